@@ -1,0 +1,1 @@
+"""What stages hand over: typed directories, each with a manifest."""

@@ -1,0 +1,60 @@
+"""From an artifact back to the data: is every byte on the way what its manifest says?"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.digest import sha256_file
+from artifacts.errors import BadInput
+from artifacts.manifest import Manifest, problems_with_files, read_manifest
+from artifacts.store import artifact_path
+
+
+@dataclass
+class ChainReport:
+    """What `verify_chain` found."""
+
+    checked: list[tuple[Path, Manifest]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def verify_chain(path: Path, store: Path | None = None) -> ChainReport:
+    """Check an artifact, everything it was made from, and the source files that are still there.
+
+    `store` is where the inputs are looked for; by default the store the artifact stands in.
+    """
+    report = ChainReport()
+    store = store or path.resolve().parent.parent
+    _verify(path, store, report, seen=set())
+    return report
+
+
+def _verify(path: Path, store: Path, report: ChainReport, seen: set[str]) -> None:
+    try:
+        manifest = read_manifest(path)
+    except BadInput as error:
+        report.problems += error.problems
+        return
+    if manifest.identity in seen:
+        return
+    seen.add(manifest.identity)
+    report.checked.append((path, manifest))
+    report.problems += problems_with_files(path, manifest)
+    for source in manifest.sources:
+        file = Path(source.path)
+        if not file.is_file():
+            report.notes.append(f"{path}: its source {file} is not here, so it was not compared")
+        elif sha256_file(file) != source.sha256:
+            report.problems.append(f"{file}: has changed since {path} was made from it")
+    for role, entry in manifest.inputs.items():
+        input_path = artifact_path(store, entry.kind, entry.identity)
+        if not input_path.is_dir():
+            report.problems.append(f"{input_path}: is missing, {path} was made from it ({role})")
+            continue
+        _verify(input_path, store, report, seen)
+        try:
+            found = read_manifest(input_path)
+        except BadInput:
+            continue  # reported by the call above
+        if (found.digest, found.identity) != (entry.digest, entry.identity):
+            report.problems.append(f"{input_path}: is not what {path} was made from ({role})")

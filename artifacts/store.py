@@ -1,0 +1,68 @@
+"""The store: a directory with one folder per kind and one artifact per identity below it."""
+
+import os
+from pathlib import Path
+
+from artifacts.errors import BadInput
+from artifacts.manifest import MANIFEST, Manifest, read_manifest
+
+SHORT = 16
+"""Hex digits of the identity that name an artifact's directory (64 bits)."""
+
+
+def artifact_path(store: Path, kind: str, identity: str) -> Path:
+    """Where the artifact of this kind and identity stands, or would stand."""
+    return store / kind / identity[:SHORT]
+
+
+def work_path(store: Path, kind: str, identity: str) -> Path:
+    """Where it is written until it is whole. The same after a crash, so that work can go on."""
+    return store / kind / f".{identity[:SHORT]}.partial"
+
+
+def lock_path(store: Path, kind: str, identity: str) -> Path:
+    """The lock its writer holds."""
+    return store / kind / f".{identity[:SHORT]}.lock"
+
+
+def prepare_store(store: Path) -> None:
+    """Create the store. Raises BadInput if it cannot be written."""
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"store: {store} cannot be created: {error.strerror}") from None
+    if not os.access(store, os.W_OK | os.X_OK):
+        raise BadInput(f"store: {store} cannot be written")
+
+
+def list_artifacts(store: Path) -> list[tuple[Path, Manifest]]:
+    """Every artifact in the store, oldest first."""
+    found = [
+        (path.parent, read_manifest(path.parent))
+        for path in store.glob(f"*/*/{MANIFEST}")
+        if not path.parent.name.startswith(".")
+    ]
+    return sorted(found, key=lambda item: (item[1].finished, str(item[0])))
+
+
+def find_artifact(store: Path, reference: str) -> Path:
+    """An artifact by its path, or by the first digits of its identity or digest (4 at least).
+
+    Raises BadInput when nothing, or more than one, matches.
+    """
+    if (Path(reference) / MANIFEST).is_file():
+        return Path(reference)
+    matches = [
+        path
+        for path, manifest in list_artifacts(store)
+        if len(reference) >= 4
+        and (manifest.identity.startswith(reference) or manifest.digest.startswith(reference))
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise BadInput(
+            f"{reference}: is neither an artifact's directory nor the beginning of "
+            f"(4 digits or more) an identity or digest in {store}"
+        )
+    raise BadInput(f"{reference}: fits {len(matches)} artifacts: {', '.join(map(str, matches))}")

@@ -1,0 +1,1 @@
+"""What runs when: the chain of stages, Prefect flows and deployments, the command line."""

@@ -1,0 +1,170 @@
+"""The one way a stage runs: check, skip if done, work beside the final place, publish.
+
+`python -m stages.<name> REQUEST.json` ends in `main`. Exit codes: 0 done, 1 failed while working,
+2 bad input (nothing was done), 3 rejected by the gate.
+"""
+
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from artifacts.errors import BadInput, MindCycleError
+from artifacts.manifest import Manifest, content_digest, list_files, write_manifest
+from artifacts.store import prepare_store
+from artifacts.writing import exclusive, publish
+from stages.plan import Planned, plan
+from stages.spec import Job, Request, StageSpec
+from stages.validation import sentences
+
+PACKAGES = (
+    "mindcycle",
+    "mindspore",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "lm_eval",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "pydantic",
+)
+
+Run = Callable[[Job], dict[str, Any]]
+"""A stage's work: fills `job.work`, returns the headline figures (plain JSON values)."""
+
+
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C arrived. Not an Exception, so that no handler mistakes it for a failure."""
+
+    def __init__(self, signal_number: int):
+        self.signal_number = signal_number
+        super().__init__(signal_number)
+
+
+def main(spec: StageSpec, run: Run) -> None:
+    """Run one stage from the request file named on the command line; never returns."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        if len(sys.argv) != 2:
+            raise BadInput(f"usage: python -m stages.{spec.name} REQUEST.json")
+        manifest = execute(spec, run, read_request(Path(sys.argv[1])))
+        code = spec.exit_code(manifest)
+    except MindCycleError as error:
+        print(f"{spec.name}: {error}", file=sys.stderr, flush=True)
+        code = error.exit_code
+    except Stopped as stop:
+        print(f"{spec.name}: stopped; the same command goes on from here", file=sys.stderr)
+        code = 128 + stop.signal_number
+    except OSError as error:
+        print(f"{spec.name}: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        code = 1
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # MindSpore's worker threads can hang an ordinary interpreter exit.
+    os._exit(code)
+
+
+def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
+    """Do the work of `request`, or find it done. Returns the artifact's manifest."""
+    prepare_store(Path(request.store))
+    planned = plan(spec, request)
+    with exclusive(planned.lock, waiting=f"{spec.name}: another process is at this; waiting"):
+        manifest = planned.finished()
+        if manifest is not None:
+            print(f"{spec.name}: done already: {planned.final}", flush=True)
+            return manifest
+        manifest = _work(planned, run)
+    print(f"{spec.name}: wrote {planned.final}", flush=True)
+    return manifest
+
+
+def _work(planned: Planned, run: Run) -> Manifest:
+    if planned.work.exists() and not planned.spec.resumes:
+        shutil.rmtree(planned.work)
+    planned.work.mkdir(parents=True, exist_ok=True)
+    started = datetime.now(timezone.utc)
+    headline = run(Job(planned.config, planned.inputs, planned.work, planned.identity))
+    files = list_files(planned.work)
+    manifest = Manifest(
+        kind=planned.spec.makes,
+        stage=planned.spec.name,
+        code_version=planned.spec.code_version,
+        identity=planned.identity,
+        digest=content_digest(planned.spec.makes, files),
+        files=files,
+        inputs=planned.input_entries,
+        sources=planned.sources,
+        config=planned.config.model_dump(mode="json"),
+        seeds=planned.config.seeds(),
+        packages=_packages(),
+        host=_host(),
+        started=started.isoformat(timespec="seconds"),
+        finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        headline=headline,
+    )
+    write_manifest(planned.work, manifest)
+    publish(planned.work, planned.final)
+    return manifest
+
+
+def read_request(path: Path) -> Request:
+    """Read a request file. Raises BadInput."""
+    try:
+        return TypeAdapter(Request).validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: is no JSON: {error}") from None
+    except ValidationError as error:
+        raise BadInput(*sentences(error, "request")) from None
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | {"python": platform.python_version()}
+
+
+def _host() -> dict[str, str]:
+    source = Path(__file__).resolve().parent.parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(source), "rev-parse", "HEAD"],
+            timeout=10,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = "unknown"
+    return {
+        "name": platform.node(),
+        "system": platform.platform(),
+        "commit": commit,
+        "cores": str(os.cpu_count()),
+    }
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)

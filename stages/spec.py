@@ -1,0 +1,72 @@
+"""What a stage is: its name, what it takes, what it makes. Light to import: no framework here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from artifacts.manifest import Kind, Manifest
+
+
+class StageConfig(BaseModel):
+    """Base of every stage's config: unknown keys are errors, values do not change afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def source_files(self) -> list[Path]:
+        """Files outside the store that go into the work; their hashes are part of its identity.
+
+        Raises BadInput when one is missing or a pattern fits nothing.
+        """
+        return []
+
+    def seeds(self) -> dict[str, int]:
+        """The seeds this config fixes, by name, for the manifest."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input role of a stage."""
+
+    kinds: tuple[Kind, ...]
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """Everything about a stage that can be said without running it."""
+
+    name: str
+    makes: Kind
+    config: type[StageConfig]
+    inputs: Mapping[str, Input]
+    code_version: int
+    """Raise it when the same config and inputs would give other bytes than before."""
+    resumes: bool = False
+    """Whether a killed run goes on from its work directory; otherwise the directory is cleared."""
+    exit_code: Callable[[Manifest], int] = field(default=lambda manifest: 0)
+    """The process's exit code once the artifact is whole."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a stage's `run(job)` gets."""
+
+    config: Any
+    inputs: Mapping[str, Path]
+    work: Path
+    """The directory to write into. It becomes the artifact when `run` returns."""
+    identity: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """One stage to run: the JSON that `python -m stages.<name> REQUEST.json` reads."""
+
+    stage: str
+    config: dict[str, Any]
+    inputs: dict[str, str]
+    store: str
