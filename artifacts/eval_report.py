@@ -1,0 +1,189 @@
+"""The eval-report artifact: `report.json` (conditions and scores) and `items.jsonl` (every answer).
+
+Scores of two models are comparable only under equal conditions and on equal items; both are here,
+so that whoever compares can check it and can pair item with item.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from artifacts.errors import BadInput
+
+REPORT = "report.json"
+ITEMS = "items.jsonl"
+FORMAT = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ScoredModel(_Model):
+    """What was scored."""
+
+    kind: str
+    """hf-model, checkpoint or onnx-bundle."""
+    identity: str
+    digest: str
+    adapter: str | None = None
+    """Digest of the adapter that was added to the model without merging."""
+
+
+class Conditions(_Model):
+    """How it was scored. Reports are alike only if all of these are equal."""
+
+    backend: str
+    """mindspore or onnxruntime."""
+    dtype: str
+    """Element type of the computation."""
+    sampling: dict[str, Any]
+    """The sampling profile in full."""
+    sampling_hash: str
+    """sha256 of the sampling profile."""
+    tokenizer_hash: str
+    """sha256 of tokenizer.json."""
+    lm_eval: str
+    """Version of lm-eval."""
+    chat_template: str | None = None
+    """sha256 of the chat template if prompts were wrapped in it."""
+    bos: str | None = None
+    """The token put before every prompt, if any."""
+    max_length: int = Field(gt=0)
+    """Longest prompt and answer together, tokens."""
+
+
+class Score(_Model):
+    """Accuracy on some items."""
+
+    n: int = Field(ge=0)
+    """Number of items."""
+    correct: int = Field(ge=0)
+    acc: float
+    """correct / n."""
+    stderr: float | None
+    """Standard error of `acc`; null when one item or one cluster leaves it undefined."""
+    category: str | None = None
+    """The group the subject belongs to, in a subject's score."""
+
+
+class TaskScores(_Model):
+    """One task: a suite of subjects, asked in one form."""
+
+    suite: str
+    """mmlu or ceval."""
+    form: str
+    """letter (the answer's letter is scored) or continuation (the answer's text is scored)."""
+    language: str
+    """en or zh."""
+    version: str
+    """Version of the task's definition."""
+    num_fewshot: int = Field(ge=0)
+    """Worked examples before each question."""
+    prompt_hash: str
+    """sha256 over every prompt and its choices, in order."""
+    metric: Literal["acc"] = "acc"
+    chance: float
+    """Accuracy expected from guessing."""
+    items: int = Field(ge=0)
+    correct: int = Field(ge=0)
+    micro: float
+    """Correct items over all items."""
+    micro_stderr: float | None
+    macro: float
+    """Unweighted mean over subjects."""
+    macro_stderr: float | None
+    clusters: int | None = None
+    """Number of groups of items that stand or fall together; null when items are independent."""
+    subjects: dict[str, Score]
+    groups: dict[str, Score]
+    """By category of subject."""
+    answer_counts: dict[str, int]
+    """How often the model chose A, B, C, D: a constant answer is visible here."""
+    truncated_items: int = 0
+    """Items from whose prompt few-shot examples were dropped, to fit the model."""
+    truncated_examples: int = 0
+    """Number of few-shot examples dropped in all."""
+    sampling_used: list[str] = []
+    """The sampling parameters that took part in the score; likelihood scoring uses none."""
+
+
+class EvalReport(_Model):
+    """`report.json`."""
+
+    format: Literal[1] = FORMAT
+    model: ScoredModel
+    conditions: Conditions
+    tasks: dict[str, TaskScores]
+
+
+class Item(_Model):
+    """One line of `items.jsonl`: one question answered."""
+
+    task: str
+    subject: str
+    id: str
+    """The same for the same question in every report; unique within a task."""
+    gold: int
+    """Index of the right choice."""
+    choice: int
+    """Index of the model's choice: the highest log-likelihood, the first of equals."""
+    correct: bool
+    loglikelihoods: list[float]
+    """Natural log-likelihood of each choice."""
+    cluster: str | None = None
+    """Items with the same cluster test the same fact."""
+
+
+def write_report(directory: Path, report: EvalReport, items: Iterable[Item]) -> None:
+    """Write both files; the same report gives the same bytes. Raises ValueError for NaN."""
+    text = json.dumps(report.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False)
+    (directory / REPORT).write_text(text + "\n", encoding="utf-8")
+    with (directory / ITEMS).open("w", encoding="utf-8", newline="\n") as file:
+        for item in items:
+            line = json.dumps(item.model_dump(mode="json"), ensure_ascii=False, allow_nan=False)
+            file.write(line + "\n")
+
+
+def read_report(directory: Path) -> EvalReport:
+    """Read `report.json`. Raises BadInput naming the file and the field."""
+    path = directory / REPORT
+    try:
+        return EvalReport.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise BadInput(*_found(path.as_posix(), error)) from None
+
+
+def read_items(directory: Path) -> list[Item]:
+    """Read `items.jsonl`. Raises BadInput naming the line, also for an item that stands twice."""
+    path = directory / ITEMS
+    items: list[Item] = []
+    seen: set[tuple[str, str]] = set()
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    item = Item.model_validate_json(line)
+                except ValidationError as error:
+                    raise BadInput(*_found(f"{path}:{number}", error)) from None
+                if (item.task, item.id) in seen:
+                    raise BadInput(f"{path}:{number}: item {item.id} of {item.task} stands twice")
+                seen.add((item.task, item.id))
+                items.append(item)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: is not UTF-8") from None
+    return items
+
+
+def _found(where: str, error: ValidationError) -> list[str]:
+    return [
+        f"{where}: {'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}"
+        for problem in error.errors()
+    ]
