@@ -15,7 +15,6 @@ from artifacts.errors import BadInput
 
 REPORT = "report.json"
 ITEMS = "items.jsonl"
-FORMAT = 1
 
 
 class _Model(BaseModel):
@@ -114,7 +113,7 @@ class TaskScores(_Model):
 class EvalReport(_Model):
     """`report.json`."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     model: ScoredModel
     conditions: Conditions
     tasks: dict[str, TaskScores]
