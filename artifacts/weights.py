@@ -1,6 +1,7 @@
 """Model weights in safetensors, one file or shards with an index, handled tensor by tensor."""
 
 import json
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -59,7 +60,7 @@ class SafetensorsFile:
     def _checked(self, name: str, entry: Any, room: int) -> tuple[Any, tuple[int, ...], int]:
         try:
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-            begin, end = entry["data_offsets"]
+            begin, end = (operator.index(offset) for offset in entry["data_offsets"])
             count = 1
             for length in shape:
                 if not isinstance(length, int) or length < 0:
