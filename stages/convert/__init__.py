@@ -1,0 +1,1 @@
+"""A checkpoint becomes a Hugging Face directory, proved by reading it back."""

@@ -1,0 +1,1 @@
+"""A base model and a LoRA adapter become one model."""

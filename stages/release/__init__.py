@@ -1,0 +1,1 @@
+"""An approved model, its bundle and their proof become one release."""
