@@ -1,0 +1,295 @@
+"""LoRA adapters in PEFT's own files, bound to the base they were trained on.
+
+`adapter_config.json` and `adapter_model.safetensors` are what peft reads and writes; `base.json`
+beside them carries the base's digest. A setting that would change the mathematics and is not
+honoured here is refused by name, never ignored.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from artifacts.architecture import Architecture
+from artifacts.errors import BadInput
+from artifacts.manifest import Manifest
+from artifacts.weights import SafetensorsFile, write_safetensors
+
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+BASE = "base.json"
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linears of a decoder layer; the modules an adapter may target."""
+
+_KEY = re.compile(r"base_model\.model\.(model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])")
+_FLOATS = (np.dtype("<f4"), np.dtype("<f2"), np.dtype("<f8"))
+
+# What peft may write that has no say in what the adapter computes.
+_SILENT = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "inference_mode",
+    "lora_dropout",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+}
+_READ = {"peft_type", "task_type", "r", "lora_alpha", "target_modules", "bias", "init_lora_weights"}
+
+Pair = tuple[np.ndarray, np.ndarray]
+"""(A [rank, in], B [out, rank]), float32."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model an adapter belongs to."""
+
+    digest: str
+    """Content digest of the base's artifact."""
+    identity: str
+    """What the base's work was; tells people which model to look for."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A low-rank addition to some linears: W + scaling * B @ A."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    """Names of the linears it stands on in every layer, in the order of `PROJECTIONS`."""
+    tensors: Mapping[str, Pair] = field(repr=False)
+    """Hugging Face module name (`model.layers.0.self_attn.q_proj`) -> (A, B)."""
+    base: Base | None = None
+    """None for an adapter made elsewhere that says nothing of its base."""
+    where: str = "adapter"
+    """Its directory, for messages."""
+
+    @property
+    def scaling(self) -> float:
+        """The factor on B @ A."""
+        return self.alpha / self.rank
+
+    def delta(self, module: str) -> np.ndarray:
+        """scaling * B @ A of one module, [out, in] float32, to be added to its weight."""
+        a, b = self.tensors[module]
+        return (b @ a) * np.float32(self.scaling)
+
+    def parameter_count(self) -> int:
+        """Number of trained values."""
+        return sum(a.size + b.size for a, b in self.tensors.values())
+
+    def check_base(self, manifest: Manifest) -> None:
+        """Raise BadInput unless `manifest` is that of the model this adapter was trained on."""
+        if self.base is None:
+            raise BadInput(
+                f"{self.where}: has no {BASE}, so nothing says which model it belongs to; "
+                "it needs the base's digest"
+            )
+        if self.base.digest != manifest.digest:
+            raise BadInput(
+                f"{self.where}: belongs to the base with digest {self.base.digest[:16]} "
+                f"(identity {self.base.identity[:16]}), this one has {manifest.digest[:16]} "
+                f"(identity {manifest.identity[:16]})"
+            )
+
+    def check_fits(self, architecture: Architecture) -> None:
+        """Raise BadInput naming every module that is missing, unknown or misshapen."""
+        shapes = adapter_shapes(architecture, self.targets, self.rank)
+        problems = [
+            f"{self.where}: module {module} is targeted and has no tensors"
+            for module in shapes
+            if module not in self.tensors
+        ]
+        problems += [
+            f"{self.where}: the base has no module {module}"
+            for module in self.tensors
+            if module not in shapes
+        ]
+        for module, wanted in shapes.items():
+            for name, array, shape in zip("AB", self.tensors.get(module, ()), wanted, strict=False):
+                if array.shape != shape:
+                    problems.append(
+                        f"{self.where}: {module}.lora_{name} has shape {list(array.shape)}, "
+                        f"the base needs {list(shape)}"
+                    )
+        if problems:
+            raise BadInput(*problems)
+
+
+def adapter_shapes(
+    architecture: Architecture, targets: Sequence[str], rank: int
+) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+    """Module name -> (shape of A, shape of B) for every targeted linear, in the model's order."""
+    shapes = {}
+    for name, shape in architecture.tensor_shapes().items():
+        module = name.removesuffix(".weight")
+        if module.rsplit(".", 1)[-1] in targets and name.endswith(".weight"):
+            out, inner = shape
+            shapes[module] = ((rank, inner), (out, rank))
+    return shapes
+
+
+def write_adapter(directory: Path, adapter: Adapter) -> None:
+    """Write `adapter` as peft would, with `base.json` when its base is known. Same bytes always."""
+    config: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": list(adapter.targets),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "use_rslora": False,
+        "use_dora": False,
+    }
+    _write_json(directory / CONFIG, config)
+    arrays = {
+        f"base_model.model.{module}.lora_{letter}.weight": np.asarray(array, np.float32)
+        for module, pair in adapter.tensors.items()
+        for letter, array in zip("AB", pair, strict=True)
+    }
+    names = sorted(arrays)
+    write_safetensors(
+        directory / TENSORS,
+        [(name, arrays[name].shape, arrays[name].dtype) for name in names],
+        (arrays[name] for name in names),
+        {"format": "pt"},
+    )
+    if adapter.base is not None:
+        base = {"digest": adapter.base.digest, "identity": adapter.base.identity}
+        _write_json(directory / BASE, base)
+
+
+def read_adapter(directory: Path) -> Adapter:
+    """Read an adapter written here or by peft.
+
+    Raises BadInput naming every setting that is missing or not supported, every tensor with an
+    unknown name, without its other half, or of another rank, and every target without tensors.
+    """
+    config = _read_object(directory / CONFIG)
+    problems = _problems_with_config(config, directory / CONFIG)
+    if problems:
+        raise BadInput(*problems)
+    rank, targets = config["r"], config["target_modules"]
+    return Adapter(
+        rank=rank,
+        alpha=float(config["lora_alpha"]),
+        targets=tuple(name for name in PROJECTIONS if name in targets),
+        tensors=_read_tensors(directory / TENSORS, rank, targets),
+        base=_read_base(directory / BASE),
+        where=str(directory),
+    )
+
+
+def _problems_with_config(config: dict[str, Any], path: Path) -> list[str]:
+    def refuse(key: str, supported: str) -> str:
+        found = f"is {config[key]!r}" if key in config else "is missing"
+        return f"{path}: {key} {found}, supported is {supported}"
+
+    problems = []
+    if config.get("peft_type") != "LORA":
+        problems.append(refuse("peft_type", "'LORA'"))
+    if config.get("task_type") not in (None, "CAUSAL_LM"):
+        problems.append(refuse("task_type", "'CAUSAL_LM' or null"))
+    rank = config.get("r")
+    if type(rank) is not int or rank < 1:
+        problems.append(refuse("r", "a whole number from 1"))
+    alpha = config.get("lora_alpha", math.nan)
+    # peft would take its default of 8 for a missing alpha and scale wrongly without a word.
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        problems.append(refuse("lora_alpha", "a number above 0"))
+    targets = config.get("target_modules")
+    if (
+        not isinstance(targets, list)
+        or not targets
+        or not all(isinstance(name, str) and name in PROJECTIONS for name in targets)
+    ):
+        problems.append(
+            refuse("target_modules", f"a list of names out of {', '.join(PROJECTIONS)}")
+        )
+    if config.get("bias", "none") != "none":
+        problems.append(refuse("bias", "'none'"))
+    # PiSSA, OLoRA and their like change the base as well.
+    if config.get("init_lora_weights", True) not in (True, False, "gaussian"):
+        problems.append(refuse("init_lora_weights", "true, false or 'gaussian'"))
+    for key, value in config.items():
+        if key not in _READ | _SILENT and value not in (None, False, {}, [], ""):
+            problems.append(refuse(key, "null, false or empty"))
+    return problems
+
+
+def _read_tensors(path: Path, rank: int, targets: Sequence[str]) -> dict[str, Pair]:
+    if not path.is_file() and path.with_suffix(".bin").is_file():
+        raise BadInput(f"{path}: is missing; adapter_model.bin is a pickle and is never loaded")
+    file = SafetensorsFile(path)
+    problems, halves = [], dict[str, dict[str, np.ndarray]]()
+    for name in file.names():
+        match = _KEY.fullmatch(name.removesuffix(".weight"))
+        if match is None or not name.endswith(".weight"):
+            problems.append(
+                f"{path}: tensor {name} has no known name, known is "
+                "base_model.model.model.layers.N.(self_attn|mlp).NAME.lora_(A|B).weight"
+            )
+            continue
+        module, leaf, letter = match.groups()
+        array, axis = file.read(name), 0 if letter == "A" else 1
+        if leaf not in targets:
+            problems.append(f"{path}: tensor {name} stands on {leaf}, no target in {CONFIG}")
+        elif array.ndim != 2 or array.shape[axis] != rank:
+            problems.append(f"{path}: {name} has shape {list(array.shape)}, r is {rank}")
+        elif array.dtype not in _FLOATS and array.dtype.name != "bfloat16":
+            problems.append(f"{path}: {name} holds {array.dtype}, no floating-point numbers")
+        elif not np.isfinite(array := np.array(array, np.float32)).all():
+            problems.append(f"{path}: {name} holds values that are not finite")
+        halves.setdefault(module, {})[letter] = array
+    for module, pair in halves.items():
+        problems += [
+            f"{path}: {module} has no lora_{letter}" for letter in "AB" if letter not in pair
+        ]
+    reached = {module.rsplit(".", 1)[-1] for module in halves}
+    problems += [f"{path}: target {name} has no tensors" for name in targets if name not in reached]
+    if problems:
+        raise BadInput(*problems)
+    return {module: (pair["A"], pair["B"]) for module, pair in sorted(halves.items())}
+
+
+def _read_base(path: Path) -> Base | None:
+    if not path.is_file():
+        return None
+    content = _read_object(path)
+    digest, identity = content.get("digest"), content.get("identity")
+    if not isinstance(digest, str) or not isinstance(identity, str):
+        raise BadInput(f"{path}: must hold the base's digest and identity as texts")
+    return Base(digest, identity)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: is no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadInput(f"{path}: must hold an object")
+    return content
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
