@@ -1,0 +1,150 @@
+"""An ONNX bundle: the names of its files, axes and values, and how it is run in onnxruntime."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from artifacts.errors import BadInput
+from artifacts.tokenizer_files import read_object
+
+GRAPH = "model.onnx"
+DATA = "model.onnx_data"
+"""The external data's name; transformers.js wants exactly this one."""
+GENAI_CONFIG = "genai_config.json"
+
+IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+BATCH, SEQUENCE, PAST, TOTAL = (
+    "batch_size",
+    "sequence_length",
+    "past_sequence_length",
+    "total_sequence_length",
+)
+"""Names of the dynamic axes. lm-eval binds shapes by their substrings, so they must not change."""
+
+Past = list[tuple[np.ndarray, np.ndarray]]
+"""Keys and values of every layer, each float32 [B, KV, P, D]."""
+
+
+def past_names(layer: int) -> tuple[str, str]:
+    """Names of the inputs that bring a layer's cached keys and values."""
+    return f"past_key_values.{layer}.key", f"past_key_values.{layer}.value"
+
+
+def present_names(layer: int) -> tuple[str, str]:
+    """Names of the outputs that give a layer's keys and values, the past ones first."""
+    return f"present.{layer}.key", f"present.{layer}.value"
+
+
+class OnnxModel:
+    """A bundle loaded into onnxruntime on the CPU."""
+
+    def __init__(self, directory: Path, threads: int = 0):
+        """Load `directory`; `threads` 0 lets onnxruntime choose.
+
+        Raises BadInput naming the file that is missing, cut or no ONNX bundle.
+        """
+        self.directory = directory
+        self.genai = read_object(directory / GENAI_CONFIG)
+        try:
+            model, decoder = self.genai["model"], self.genai["model"]["decoder"]
+            self.vocab_size: int = model["vocab_size"]
+            self.max_positions: int = model["context_length"]
+            self.layers: int = decoder["num_hidden_layers"]
+            self.kv_heads: int = decoder["num_key_value_heads"]
+            self.head_dim: int = decoder["head_size"]
+            eos = model["eos_token_id"]
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"{directory / GENAI_CONFIG}: {error} is missing") from None
+        self.eos_ids: list[int] = eos if isinstance(eos, list) else [eos]
+        config = read_object(directory / "config.json")
+        self.bos_id: int | None = config.get("bos_token_id")
+        self.pad_id: int | None = config.get("pad_token_id")
+        check_data_files(directory)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        try:
+            self.session = ort.InferenceSession(
+                str(directory / GRAPH), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            raise BadInput(f"{directory / GRAPH}: onnxruntime refuses it: {error}") from None
+
+    @property
+    def eos_id(self) -> int:
+        """The first end-of-sequence token."""
+        return self.eos_ids[0]
+
+    def logits(
+        self,
+        ids_BT: np.ndarray,
+        mask_BT: np.ndarray | None = None,
+        positions_BT: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Logits as float32 [B, T, V], without a past.
+
+        `mask_BT` is true where a token counts. Positions count those tokens from 0 unless given.
+        """
+        mask_BT = np.ones(ids_BT.shape, bool) if mask_BT is None else mask_BT
+        if positions_BT is None:
+            positions_BT = positions_of(mask_BT)
+        return self.forward(ids_BT, mask_BT, positions_BT, None)[0]
+
+    def forward(
+        self,
+        ids_BS: np.ndarray,
+        mask_BT: np.ndarray,
+        positions_BS: np.ndarray,
+        past: Past | None,
+    ) -> tuple[np.ndarray, Past]:
+        """One step: S new tokens after P cached ones; `mask_BT` covers all T = P + S.
+
+        Returns logits float32 [B, S, V] and the keys and values of all T tokens.
+        """
+        past = self.empty_past(len(ids_BS)) if past is None else past
+        feed = {
+            IDS: np.ascontiguousarray(ids_BS, np.int64),
+            MASK: np.ascontiguousarray(mask_BT, np.int64),
+            POSITIONS: np.ascontiguousarray(positions_BS, np.int64),
+        }
+        for layer, pair in enumerate(past):
+            feed.update(zip(past_names(layer), pair, strict=True))
+        wanted = [LOGITS] + [name for i in range(self.layers) for name in present_names(i)]
+        logits, *flat = self.session.run(wanted, feed)
+        return logits, list(zip(flat[0::2], flat[1::2], strict=True))
+
+    def empty_past(self, batch: int) -> Past:
+        """The past before the first token."""
+        empty = np.zeros((batch, self.kv_heads, 0, self.head_dim), np.float32)
+        return [(empty, empty)] * self.layers
+
+
+def positions_of(mask_BT: np.ndarray) -> np.ndarray:
+    """Positions int64 [B, T]: each token's place among those that count, from 0."""
+    return np.maximum(np.cumsum(np.asarray(mask_BT, bool), axis=1) - 1, 0)
+
+
+def check_data_files(directory: Path) -> None:
+    """Raise BadInput naming a missing graph, or an external data file that is missing or cut."""
+    path = directory / GRAPH
+    if not path.is_file():
+        raise BadInput(f"{path}: is missing, so {directory} is no ONNX bundle")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's and onnx's parsers have no common base but this
+        raise BadInput(f"{path}: is no ONNX graph: {error}") from None
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entry = {item.key: item.value for item in tensor.external_data}
+        location = entry.get("location", "")
+        data = directory / location
+        if not location or Path(location).name != location:
+            raise BadInput(f"{path}: tensor {tensor.name} lies outside the bundle: {location!r}")
+        if not data.is_file():
+            raise BadInput(f"{data}: is missing, {GRAPH} stores tensor {tensor.name} in it")
+        end, size = int(entry.get("offset", 0)) + int(entry.get("length", 0)), data.stat().st_size
+        if end > size:
+            raise BadInput(f"{data}: is cut short, tensor {tensor.name} ends at {end} of {size}")

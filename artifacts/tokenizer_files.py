@@ -1,0 +1,118 @@
+"""The tokenizer's files in a model directory: read, checked against the model, copied."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from artifacts.errors import BadInput
+
+TOKENIZER, CONFIG, SPECIAL = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+OPTIONAL = ("chat_template.jinja",)
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """A directory's tokenizer, as far as a model must agree with it."""
+
+    directory: Path
+    rows: int
+    """Rows the embedding needs at least: the highest token id plus 1."""
+    config: dict[str, Any]
+    special: dict[str, int]
+    """Token id by role (`eos_token`, ...), for the roles that are set."""
+
+    def problems_with(self, vocab_size: int, ids: dict[str, int | None]) -> list[str]:
+        """Sentences for everything in which a model and this tokenizer disagree.
+
+        `ids` gives the model's token id by role; None says that the model leaves it open.
+        """
+        problems = []
+        if self.rows > vocab_size:
+            problems.append(
+                f"{self.directory / TOKENIZER}: has token ids up to {self.rows - 1}, "
+                f"the model's vocabulary ends at {vocab_size - 1}"
+            )
+        for role, wanted in ids.items():
+            found = self.special.get(role)
+            if wanted is not None and found is not None and wanted != found:
+                problems.append(
+                    f"{self.directory / CONFIG}: {role} is token {found}, the model's is {wanted}"
+                )
+        return problems
+
+    def copy_to(self, directory: Path) -> None:
+        """Write the files into another directory, without any reference to remote code."""
+        for name in (TOKENIZER, *OPTIONAL):
+            if (self.directory / name).is_file():
+                (directory / name).write_bytes((self.directory / name).read_bytes())
+        config = {key: value for key, value in self.config.items() if key != "auto_map"}
+        write_object(directory / CONFIG, config)
+        special = self.directory / SPECIAL
+        if special.is_file():
+            (directory / SPECIAL).write_bytes(special.read_bytes())
+        else:  # transformers 5 no longer writes it, older readers look for it
+            write_object(
+                directory / SPECIAL, {role: config[role] for role in ROLES if config.get(role)}
+            )
+
+
+def read_tokenizer(directory: Path) -> TokenizerFiles:
+    """Read a directory's tokenizer files.
+
+    Raises BadInput naming the file that is missing or broken, or a special token that the
+    tokenizer does not have.
+    """
+    path = directory / TOKENIZER
+    if not path.is_file():
+        raise BadInput(f"{path}: is missing")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the tokenizers package raises bare Exception
+        raise BadInput(f"{path}: is no tokenizer: {error}") from None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise BadInput(f"{path}: has no tokens")
+    config = read_object(directory / CONFIG)
+    special: dict[str, int] = {}
+    problems = []
+    for role in ROLES:
+        token = config.get(role)
+        text = token.get("content") if isinstance(token, dict) else token
+        if text is None:
+            continue
+        if text in vocabulary:
+            special[role] = vocabulary[text]
+        else:
+            problems.append(
+                f"{directory / CONFIG}: {role} is {text!r}, {TOKENIZER} has no such token"
+            )
+    if problems:
+        raise BadInput(*problems)
+    return TokenizerFiles(directory, max(vocabulary.values()) + 1, config, special)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object. Raises BadInput."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{path}: must hold an object")
+    return value
+
+
+def write_object(path: Path, value: dict[str, Any]) -> None:
+    """Write an object as JSON that people can read."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
