@@ -1,0 +1,1 @@
+"""Scores -> approved or rejected, with reasons."""

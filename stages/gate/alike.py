@@ -1,0 +1,79 @@
+"""Are two eval-reports comparable? Every difference by name; a pair of scores under unlike
+conditions says nothing about the models."""
+
+from artifacts.eval_report import EvalReport, Item, TaskScores
+
+CONDITIONS = {
+    "backend": "backend kind",
+    "dtype": "element type",
+    "sampling_hash": "sampling profile",
+    "chat_template": "chat template",
+    "lm_eval": "lm-eval version",
+}
+DEFINITION = {
+    "suite": "suite",
+    "form": "form of the answers",
+    "version": "task version",
+    "num_fewshot": "few-shot count",
+    "prompt_hash": "prompt hash",
+    "metric": "metric",
+}
+
+
+def condition_differences(ours: EvalReport, other: EvalReport, role: str) -> list[str]:
+    """A sentence for every condition that `other` (named `role`) does not share.
+
+    The tokenizer may differ, since models with different ones may well be compared on the same
+    prompts; with the same tokenizer the same token must come first.
+    """
+    a, b = ours.conditions, other.conditions
+    found = [
+        _differs(f"{what} ({name})", getattr(a, name), getattr(b, name), role)
+        for name, what in CONDITIONS.items()
+        if getattr(a, name) != getattr(b, name)
+    ]
+    if a.tokenizer_hash == b.tokenizer_hash and a.bos != b.bos:
+        found.append(_differs("first token (bos)", a.bos, b.bos, role))
+    return found
+
+
+def task_differences(
+    task: str, ours: EvalReport, other: EvalReport, items: list[Item], others: list[Item], role: str
+) -> list[str]:
+    """A sentence for everything in which one task differs: its definition, and its items."""
+    a, b = ours.tasks[task], other.tasks[task]
+    found = [
+        _differs(f"{task}: {what} ({name})", getattr(a, name), getattr(b, name), role)
+        for name, what in DEFINITION.items()
+        if getattr(a, name) != getattr(b, name)
+    ]
+    if _truncation(a) != _truncation(b):
+        found.append(
+            _differs(f"{task}: truncation (items, examples)", _truncation(a), _truncation(b), role)
+        )
+    left, right = {item.id: item for item in items}, {item.id: item for item in others}
+    found += _only(task, "the candidate", sorted(left.keys() - right.keys()))
+    found += _only(task, f"the {role}", sorted(right.keys() - left.keys()))
+    for what in ("gold", "cluster"):
+        unlike = [
+            key
+            for key in sorted(left.keys() & right.keys())
+            if getattr(left[key], what) != getattr(right[key], what)
+        ]
+        if unlike:
+            found.append(f"{task}: {what} differs on {len(unlike)} items, first {unlike[0]}")
+    return found
+
+
+def _differs(what: str, ours: object, other: object, role: str) -> str:
+    return f"{what}: candidate {ours!r}, {role} {other!r}"
+
+
+def _only(task: str, whose: str, ids: list[str]) -> list[str]:
+    if not ids:
+        return []
+    return [f"{task}: {len(ids)} items stand only in {whose}'s report, first {ids[0]}"]
+
+
+def _truncation(scores: TaskScores) -> tuple[int, int]:
+    return scores.truncated_items, scores.truncated_examples

@@ -1,0 +1,42 @@
+"""`decision.png`: each rule's value, its one-sided bound, and the line the bound must reach."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from artifacts.decision import Decision, RuleResult
+
+PASSED, FAILED = "#2a7f62", "#b3261e"
+
+
+def draw_decision(decision: Decision, path: Path) -> None:
+    """Draw one row a rule. The same decision gives the same bytes on one matplotlib version."""
+    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.7 * len(decision.rules)))
+    for row, result in enumerate(decision.rules):
+        _draw_rule(axes, row, result)
+    axes.set_yticks(
+        range(len(decision.rules)),
+        [f"{result.rule}\n{result.task}" for result in decision.rules],
+    )
+    axes.set_ylim(len(decision.rules) - 0.5, -0.5)
+    axes.set_xlabel("accuracy (floor), difference in accuracy (others)")
+    axes.axvline(0, color="#999999", linewidth=0.8)
+    axes.set_title(f"{decision.outcome}: dot = measured, end of line = bound, bar = must reach")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _draw_rule(axes: plt.Axes, row: int, result: RuleResult) -> None:
+    color = PASSED if result.passed else FAILED
+    value = result.candidate if result.rule == "floor" else result.difference
+    axes.plot([result.threshold] * 2, [row - 0.3, row + 0.3], color="black", linewidth=2)
+    if value is None or result.bound is None:
+        axes.annotate("  no baseline yet", (result.threshold, row), va="center", color=color)
+        return
+    axes.plot([result.bound, value], [row, row], color=color, linewidth=3)
+    axes.plot([value], [row], "o", color=color, markersize=8)

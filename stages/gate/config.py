@@ -1,0 +1,78 @@
+"""The rules a model must pass, as config."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from artifacts.errors import REJECTED
+from artifacts.manifest import Manifest
+from stages.spec import Input, StageConfig, StageSpec
+
+
+class _Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    task: str = Field(min_length=1)
+    """Name of the task in the eval-report, such as `mmlu_continuation`."""
+    confidence: float = Field(0.95, ge=0.5, lt=1)
+    """One-sided confidence of the bound; 0.95 approves 5 in 100 models that deserve a rejection."""
+
+
+class Floor(_Rule):
+    """The score itself, less its error, reaches a value."""
+
+    rule: Literal["floor"]
+    at_least: float = Field(gt=0, le=1)
+    """Micro accuracy that the lower bound must reach, as a share (0.8 is 80 %)."""
+
+
+class GainOverBase(_Rule):
+    """The candidate beats the model it was tuned from, item by item."""
+
+    rule: Literal["gain_over_base"]
+    at_least: float = Field(0.0, ge=0, lt=1)
+    """Gain in micro accuracy that the lower bound must exceed; 0 asks for any gain beyond noise."""
+
+
+class NoRegression(_Rule):
+    """The candidate is not worse than a named baseline by more than a margin (non-inferiority)."""
+
+    rule: Literal["no_regression"]
+    margin: float = Field(0.01, gt=0, lt=1)
+    """Loss in micro accuracy that is still accepted; the bound must stay above minus this."""
+
+
+Rule = Annotated[Floor | GainOverBase | NoRegression, Field(discriminator="rule")]
+
+
+class GateConfig(StageConfig):
+    """When a model may be released: when every rule passes."""
+
+    rules: list[Rule] = Field(min_length=1)
+    """At least one: a gate without rules would approve everything."""
+
+    @model_validator(mode="after")
+    def _each_rule_once(self) -> "GateConfig":
+        named = [(rule.rule, rule.task) for rule in self.rules]
+        for rule, task in named:
+            if named.count((rule, task)) > 1:
+                raise ValueError(f"rules: {rule} stands twice for task {task}; keep one of them")
+        return self
+
+
+def _exit_code(manifest: Manifest) -> int:
+    return REJECTED if manifest.headline["outcome"] == "rejected" else 0
+
+
+SPEC = StageSpec(
+    name="gate",
+    makes="decision",
+    config=GateConfig,
+    inputs={
+        "candidate": Input(("eval-report",)),
+        "base": Input(("eval-report",), required=False),
+        "baseline": Input(("eval-report",), required=False),
+    },
+    code_version=1,
+    exit_code=_exit_code,
+)

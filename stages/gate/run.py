@@ -1,0 +1,117 @@
+"""Judge a candidate: read the reports, refuse unlike ones, apply every rule, write it all down."""
+
+from pathlib import Path
+from typing import Any
+
+from artifacts.decision import Decision, JudgedReport, write_decision
+from artifacts.errors import BadInput
+from artifacts.eval_report import Item, read_items, read_report
+from artifacts.manifest import read_manifest
+from stages.gate.alike import condition_differences, task_differences
+from stages.gate.chart import draw_decision
+from stages.gate.config import GainOverBase, GateConfig, NoRegression
+from stages.gate.rules import Scores, clusters_of, judge
+from stages.gate.table import decision_table
+from stages.spec import Job
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Decide, and write `decision.json`, `decision.md` and `decision.png`."""
+    config: GateConfig = job.config
+    scores = {role: _read(path) for role, path in job.inputs.items()}
+    problems = _problems(config, scores)
+    if problems:
+        raise BadInput(*problems)
+    results = [
+        judge(rule, scores["candidate"], scores.get("base"), scores.get("baseline"))
+        for rule in config.rules
+    ]
+    judged = {role: _judged(path, scores[role]) for role, path in job.inputs.items()}
+    decision = Decision(
+        outcome="approved" if all(result.passed for result in results) else "rejected",
+        candidate=judged["candidate"],
+        base=judged.get("base"),
+        baseline=judged.get("baseline"),
+        rules=results,
+    )
+    write_decision(job.work, decision)
+    table = decision_table(decision)
+    (job.work / "decision.md").write_text(table, encoding="utf-8")
+    draw_decision(decision, job.work / "decision.png")
+    print(table, flush=True)
+    return {
+        "outcome": decision.outcome,
+        "rules": len(results),
+        "passed": sum(result.passed for result in results),
+        "failed": [f"{result.rule} {result.task}" for result in results if not result.passed],
+    }
+
+
+def _read(directory: Path) -> Scores:
+    items: dict[str, list[Item]] = {}
+    for item in read_items(directory):
+        items.setdefault(item.task, []).append(item)
+    # The order of the items must not matter, and pairs are made by position from here on.
+    ordered = {task: sorted(found, key=lambda item: item.id) for task, found in items.items()}
+    return Scores(read_report(directory), ordered)
+
+
+def _judged(directory: Path, scores: Scores) -> JudgedReport:
+    manifest = read_manifest(directory)
+    return JudgedReport(
+        report_digest=manifest.digest,
+        report_identity=manifest.identity,
+        model=scores.report.model,
+    )
+
+
+def _problems(config: GateConfig, scores: dict[str, Scores]) -> list[str]:
+    """Everything that keeps the rules from being applied: one sentence each."""
+    found: list[str] = []
+    for role, one in scores.items():
+        for task, scored in one.report.tasks.items():
+            items = one.items.get(task, [])
+            if (len(items), sum(item.correct for item in items)) != (scored.items, scored.correct):
+                found.append(f"inputs.{role}: report.json and items.jsonl disagree on task {task}")
+    usable = set(scores["candidate"].report.tasks)
+    for index, rule in enumerate(config.rules):
+        where = f"gate.rules.{index}"
+        if rule.task not in usable:
+            found.append(
+                f"{where}.task: {rule.task!r} is not in the candidate's report, "
+                f"which has {', '.join(sorted(usable)) or 'no task'}"
+            )
+        elif len(set(clusters_of(scores["candidate"].items.get(rule.task, [])))) < 2:
+            found.append(
+                f"{where}.task: {rule.task!r} has fewer than two independent items; "
+                "a standard error needs two at least"
+            )
+        if isinstance(rule, GainOverBase) and "base" not in scores:
+            found.append(f"{where}: gain_over_base needs the input base, an eval-report of it")
+    for role, kind in (("base", GainOverBase), ("baseline", NoRegression)):
+        tasks = [rule.task for rule in config.rules if isinstance(rule, kind)]
+        if role in scores and tasks:
+            found += _unlike(scores, role, [task for task in tasks if task in usable])
+    return found
+
+
+def _unlike(scores: dict[str, Scores], role: str, tasks: list[str]) -> list[str]:
+    """Differences between the candidate's report and `role`'s, on the tasks that are compared."""
+    ours, other = scores["candidate"], scores[role]
+    differences = condition_differences(ours.report, other.report, role)
+    for task in tasks:
+        if task not in other.report.tasks:
+            differences.append(f"{task}: the candidate's report has this task, the {role}'s not")
+            continue
+        differences += task_differences(
+            task,
+            ours.report,
+            other.report,
+            ours.items.get(task, []),
+            other.items.get(task, []),
+            role,
+        )
+    return [
+        f"inputs.{role}: is not comparable with the candidate: {text}; score both alike"
+        for text in differences
+    ]
