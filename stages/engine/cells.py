@@ -1,0 +1,217 @@
+"""The decoder's inner functions as cells with hand-written gradients.
+
+MindSpore's own gradients of these are correct but slow on CPU: they recompute what the forward
+pass had, go back through ReduceMax, and give gradients to constants. Shape suffixes: N = B*T rows
+of a batch of B sequences of T tokens, D features, H query heads, K key/value heads, G = H/K,
+E features of one head, V vocabulary.
+"""
+
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, nn, ops
+
+MASKED = -1.0e9
+"""Added to a score that must not count. Finite, so that a row of padding gives no NaN."""
+
+
+class Normalize(nn.Cell):
+    """RMSNorm without its weight: x / sqrt(mean(x^2) + eps) over the last axis.
+
+    Returns the normalized x and the factor 1/sqrt(...), which the gradient needs.
+    """
+
+    def __init__(self, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.mean = ops.ReduceMean(keep_dims=True)
+        self.rsqrt = ops.Rsqrt()
+
+    def construct(self, x: Tensor) -> Any:
+        scale = self.rsqrt(self.mean(x * x, -1) + self.eps)
+        return x * scale, scale
+
+    def bprop(self, x: Tensor, out: Any, dout: Any) -> Any:
+        y, scale = out
+        dy = dout[0]
+        return ((dy - y * self.mean(dy * y, -1)) * scale,)
+
+
+class ColumnScale(nn.Cell):
+    """x_ND * w_D, with the weight's gradient as a matrix product (a reduction is slower)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum_rows = ops.MatMul()
+
+    def construct(self, x_ND: Tensor, w_D: Tensor) -> Tensor:
+        return x_ND * w_D
+
+    def bprop(self, x_ND: Tensor, w_D: Tensor, out: Tensor, dout: Tensor) -> Any:
+        ones = ops.ones((1, x_ND.shape[0]), mindspore.float32)
+        return dout * w_D, ops.reshape(self.sum_rows(ones, dout * x_ND), w_D.shape)
+
+
+class SplitHeads(nn.Cell):
+    """Cut the fused projection [N, (H+2K)*E] into rotated heads [N, H+K, E] and values [N, K*E]."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int):
+        super().__init__()
+        self.rotated, self.head_dim = heads + kv_heads, head_dim
+        self.qk_width, self.v_width = (heads + kv_heads) * head_dim, kv_heads * head_dim
+        self.slice = ops.Slice()
+        self.concat = ops.Concat(axis=1)
+
+    def construct(self, qkv: Tensor) -> Any:
+        rows = qkv.shape[0]
+        qk = self.slice(qkv, (0, 0), (rows, self.qk_width))
+        v = self.slice(qkv, (0, self.qk_width), (rows, self.v_width))
+        return ops.reshape(qk, (rows, self.rotated, self.head_dim)), v
+
+    def bprop(self, qkv: Tensor, out: Any, dout: Any) -> Any:
+        dqk = ops.reshape(dout[0], (qkv.shape[0], self.qk_width))
+        return (self.concat((dqk, dout[1])),)
+
+
+class Rotate(nn.Cell):
+    """Rotary embedding x*cos + rotate_half(x)*sin, in Hugging Face's order of features.
+
+    The half-rotation is a product with a constant signed permutation: cheaper than slices here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = ops.MatMul()
+        self.turn_back = ops.MatMul(transpose_b=True)
+
+    def construct(
+        self, x: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, half_turn_EE: Tensor
+    ) -> Tensor:
+        flat = ops.reshape(x, (-1, x.shape[-1]))
+        return x * cos_N1E + ops.reshape(self.turn(flat, half_turn_EE), x.shape) * sin_N1E
+
+    def bprop(
+        self,
+        x: Tensor,
+        cos_N1E: Tensor,
+        sin_N1E: Tensor,
+        half_turn_EE: Tensor,
+        out: Tensor,
+        dout: Tensor,
+    ) -> Any:
+        turned = ops.reshape(dout * sin_N1E, (-1, x.shape[-1]))
+        dx = dout * cos_N1E + ops.reshape(self.turn_back(turned, half_turn_EE), x.shape)
+        return (
+            dx,
+            ops.zeros_like(cos_N1E),
+            ops.zeros_like(sin_N1E),
+            ops.zeros_like(half_turn_EE),
+        )
+
+
+class Attention(nn.Cell):
+    """softmax(q k^T + bias) v per head, grouped queries sharing their key/value head.
+
+    Takes rotated heads [N, H+K, E] (the 1/sqrt(E) is in the rotation), values [N, K*E] and a bias
+    [B or 1, 1, 1, T, T]. Returns the result [N, H*E] and what the gradient needs.
+    """
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.group = heads // kv_heads
+        self.product = ops.BatchMatMul()
+        self.product_bt = ops.BatchMatMul(transpose_b=True)
+        self.product_at = ops.BatchMatMul(transpose_a=True)
+        self.softmax = ops.Softmax()
+        self.transpose = ops.Transpose()
+        self.slice = ops.Slice()
+        self.sum = ops.ReduceSum(keep_dims=True)
+        self.concat = ops.Concat(axis=1)
+
+    def construct(self, qk: Tensor, v: Tensor, bias: Tensor) -> Any:
+        time = bias.shape[-1]
+        batch = qk.shape[0] // time
+        heads, kv_heads, dim = self.heads, self.kv_heads, self.head_dim
+        qk = self.transpose(ops.reshape(qk, (batch, time, heads + kv_heads, dim)), (0, 2, 1, 3))
+        q = self.slice(qk, (0, 0, 0, 0), (batch, heads, time, dim))
+        k = self.slice(qk, (0, heads, 0, 0), (batch, kv_heads, time, dim))
+        v = self.transpose(ops.reshape(v, (batch, time, kv_heads, dim)), (0, 2, 1, 3))
+        q = ops.reshape(q, (batch * kv_heads, self.group * time, dim))
+        k = ops.reshape(k, (batch * kv_heads, time, dim))
+        v = ops.reshape(v, (batch * kv_heads, time, dim))
+        scores = self.product_bt(q, k)
+        scores = ops.reshape(scores, (batch, kv_heads, self.group, time, time)) + bias
+        p = self.softmax(ops.reshape(scores, (batch * kv_heads, self.group * time, time)))
+        o = self.product(p, v)
+        joined = self.transpose(ops.reshape(o, (batch, heads, time, dim)), (0, 2, 1, 3))
+        return ops.reshape(joined, (batch * time, heads * dim)), q, k, v, p, o
+
+    def bprop(self, qk: Tensor, v: Tensor, bias: Tensor, out: Any, dout: Any) -> Any:
+        time = bias.shape[-1]
+        batch = qk.shape[0] // time
+        heads, kv_heads, dim = self.heads, self.kv_heads, self.head_dim
+        _, q, k, v_heads, p, o = out
+        do = self.transpose(ops.reshape(dout[0], (batch, time, heads, dim)), (0, 2, 1, 3))
+        do = ops.reshape(do, (batch * kv_heads, self.group * time, dim))
+        dv = self.product_at(p, do)
+        # sum(dp * p) over keys equals sum(do * o) over features, which is shorter.
+        ds = (self.product_bt(do, v_heads) - self.sum(do * o, -1)) * p
+        dq = ops.reshape(self.product(ds, k), (batch, heads, time, dim))
+        dk = ops.reshape(self.product_at(ds, q), (batch, kv_heads, time, dim))
+        dqk = self.transpose(self.concat((dq, dk)), (0, 2, 1, 3))
+        dv = self.transpose(ops.reshape(dv, (batch, kv_heads, time, dim)), (0, 2, 1, 3))
+        return ops.reshape(dqk, qk.shape), ops.reshape(dv, v.shape), ops.zeros_like(bias)
+
+
+class SwiGLU(nn.Cell):
+    """silu(gate) * up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sigmoid = ops.Sigmoid()
+
+    def construct(self, gate: Tensor, up: Tensor) -> Any:
+        sigmoid = self.sigmoid(gate)
+        silu = gate * sigmoid
+        return silu * up, sigmoid, silu
+
+    def bprop(self, gate: Tensor, up: Tensor, out: Any, dout: Any) -> Any:
+        _, sigmoid, silu = out
+        dy = dout[0]
+        return dy * up * (sigmoid + silu * (1.0 - sigmoid)), dy * silu
+
+
+class RowLoss(nn.Cell):
+    """Cross-entropy of each row, -log softmax(x w^T)[label], zero where the label is negative.
+
+    Takes x_ND, w_VD and labels_N int32; returns (losses_N, logits_NV).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = ops.MatMul(transpose_b=True)
+        self.to_x = ops.MatMul()
+        self.to_w = ops.MatMul(transpose_a=True)
+        self.log_softmax = ops.LogSoftmax()
+        self.gather = ops.GatherD()
+        # Gives (softmax - onehot) / N in one kernel.
+        self.softmax_minus_onehot = ops.SparseSoftmaxCrossEntropyWithLogits(is_grad=True)
+
+    def construct(self, x_ND: Tensor, w_VD: Tensor, labels_N: Tensor) -> Any:
+        logits = self.head(x_ND, w_VD)
+        safe, counted = self._labels(labels_N)
+        picked = self.gather(self.log_softmax(logits), 1, ops.reshape(safe, (-1, 1)))
+        return ops.reshape(picked, (-1,)) * -counted, logits
+
+    def bprop(self, x_ND: Tensor, w_VD: Tensor, labels_N: Tensor, out: Any, dout: Any) -> Any:
+        safe, counted = self._labels(labels_N)
+        # The rows' weights go into the narrow factors instead of [N, V].
+        weight = ops.reshape(dout[0] * counted * x_ND.shape[0], (-1, 1))
+        dlogits = self.softmax_minus_onehot(out[1], safe)
+        dx = self.to_x(dlogits, w_VD) * weight
+        dw = self.to_w(dlogits, x_ND * weight)
+        return dx, dw, ops.zeros_like(labels_N)
+
+    def _labels(self, labels_N: Tensor) -> Any:
+        return ops.maximum(labels_N, 0), ops.cast(labels_N >= 0, mindspore.float32)

@@ -1,0 +1,275 @@
+"""The Llama-family decoder in MindSpore: one model for Llama, Mistral, Qwen2 and Qwen3 shapes.
+
+Activations are 2-D, [N = B*T, features]: three-dimensional products run at half the rate on CPU.
+Parameters lie as the kernels like them; `weights.py` alone knows how that maps to Hugging Face.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from artifacts.architecture import Architecture
+from stages.engine.cells import (
+    MASKED,
+    Attention,
+    ColumnScale,
+    Normalize,
+    Rotate,
+    RowLoss,
+    SplitHeads,
+    SwiGLU,
+)
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The seven linears of a layer, by their Hugging Face names."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters on some of the linears: y += scaling * (x A^T) B^T."""
+
+    rank: int
+    scaling: float
+    """alpha / rank."""
+    targets: tuple[str, ...] = PROJECTIONS
+
+
+def _empty(*shape: int) -> Parameter:
+    return Parameter(Tensor(np.zeros(shape, np.float32)))
+
+
+class Linear(nn.Cell):
+    """x_NI -> x W^T (+ bias) of width `out`.
+
+    The weight lies [in, out] when in <= out, else [out, in], so that the gradient's product
+    transposes the narrow side.
+    """
+
+    def __init__(self, width_in: int, width_out: int, bias: bool = False):
+        super().__init__()
+        self.transposed = width_in <= width_out
+        shape = (width_in, width_out) if self.transposed else (width_out, width_in)
+        self.weight = _empty(*shape)
+        self.product = ops.MatMul(transpose_b=not self.transposed)
+        self.has_bias = bias
+        if bias:
+            self.bias = _empty(width_out)
+            self.add_bias = ops.BiasAdd()
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.product(x, self.weight)
+        if self.has_bias:
+            y = self.add_bias(y, self.bias)
+        return y
+
+
+class LoraPair(nn.Cell):
+    """scaling * (x A^T) B^T, in PEFT's layout: A [rank, in], B [out, rank]."""
+
+    def __init__(self, width_in: int, width_out: int, lora: Lora):
+        super().__init__()
+        self.lora_A = _empty(lora.rank, width_in)
+        self.lora_B = _empty(width_out, lora.rank)
+        self.scaling = lora.scaling
+        self.product = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.product(self.product(x, self.lora_A) * self.scaling, self.lora_B)
+
+
+class NoPair(nn.Cell):
+    """The zero that stands beside adapted q, k or v when the projection itself is not adapted."""
+
+    def __init__(self, width_out: int):
+        super().__init__()
+        self.width_out = width_out
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.zeros((x.shape[0], self.width_out), mindspore.float32)
+
+
+class RMSNorm(nn.Cell):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis of x_ND."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight = _empty(width)
+        self.normalize = Normalize(eps)
+        self.scale = ColumnScale()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.scale(self.normalize(x)[0], self.weight)
+
+
+class HeadNorm(nn.Cell):
+    """Qwen3's norm per head before the rotation, on queries and keys at once: [N, H+K, E]."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, eps: float):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.q_weight = _empty(head_dim)
+        self.k_weight = _empty(head_dim)
+        self.normalize = Normalize(eps)
+        self.scale = ColumnScale()
+        self.concat = ops.Concat(axis=0)
+
+    def construct(self, qk: Tensor) -> Tensor:
+        rows, width = qk.shape[0], (self.heads + self.kv_heads) * self.head_dim
+        q_rows = ops.tile(self.q_weight, (self.heads,))
+        k_rows = ops.tile(self.k_weight, (self.kv_heads,))
+        flat = ops.reshape(self.normalize(qk)[0], (rows, width))
+        return ops.reshape(self.scale(flat, self.concat((q_rows, k_rows))), qk.shape)
+
+
+class Layer(nn.Cell):
+    """One decoder layer: attention and SwiGLU, each behind a norm and added to the stream."""
+
+    def __init__(self, shape: Architecture, lora: Lora | None):
+        super().__init__()
+        hidden, inner, dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
+        q_width, kv_width = shape.heads * dim, shape.kv_heads * dim
+        self.attention_norm = RMSNorm(hidden, shape.rms_norm_eps)
+        self.qkv = Linear(hidden, q_width + 2 * kv_width, bias=shape.qkv_bias)
+        self.split_heads = SplitHeads(shape.heads, shape.kv_heads, dim)
+        self.has_head_norm = shape.qk_norm
+        if shape.qk_norm:
+            self.head_norm = HeadNorm(shape.heads, shape.kv_heads, dim, shape.rms_norm_eps)
+        self.rotate = Rotate()
+        self.attention = Attention(shape.heads, shape.kv_heads, dim)
+        self.o = Linear(q_width, hidden)
+        self.mlp_norm = RMSNorm(hidden, shape.rms_norm_eps)
+        self.gate = Linear(hidden, inner)
+        self.up = Linear(hidden, inner)
+        self.swiglu = SwiGLU()
+        self.down = Linear(inner, hidden)
+
+        targets = lora.targets if lora is not None else ()
+        widths = {
+            "q_proj": (hidden, q_width),
+            "k_proj": (hidden, kv_width),
+            "v_proj": (hidden, kv_width),
+            "o_proj": (q_width, hidden),
+            "gate_proj": (hidden, inner),
+            "up_proj": (hidden, inner),
+            "down_proj": (inner, hidden),
+        }
+        for name in targets:
+            setattr(self, name, LoraPair(*widths[name], lora))
+        self.adapts_qkv = any(name in targets for name in ("q_proj", "k_proj", "v_proj"))
+        if self.adapts_qkv:
+            for name in ("q_proj", "k_proj", "v_proj"):
+                if name not in targets:
+                    setattr(self, name, NoPair(widths[name][1]))
+            self.concat = ops.Concat(axis=1)
+        self.adapts_o, self.adapts_gate = "o_proj" in targets, "gate_proj" in targets
+        self.adapts_up, self.adapts_down = "up_proj" in targets, "down_proj" in targets
+
+    def construct(
+        self, x: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, half_turn_EE: Tensor, bias: Tensor
+    ) -> Tensor:
+        y = self.attention_norm(x)
+        qkv = self.qkv(y)
+        if self.adapts_qkv:
+            qkv = qkv + self.concat((self.q_proj(y), self.k_proj(y), self.v_proj(y)))
+        qk, v = self.split_heads(qkv)
+        if self.has_head_norm:
+            qk = self.head_norm(qk)
+        qk = self.rotate(qk, cos_N1E, sin_N1E, half_turn_EE)
+        y = self.attention(qk, v, bias)[0]
+        z = self.o(y)
+        if self.adapts_o:
+            z = z + self.o_proj(y)
+        x = x + z
+
+        y = self.mlp_norm(x)
+        gate, up = self.gate(y), self.up(y)
+        if self.adapts_gate:
+            gate = gate + self.gate_proj(y)
+        if self.adapts_up:
+            up = up + self.up_proj(y)
+        y = self.swiglu(gate, up)[0]
+        z = self.down(y)
+        if self.adapts_down:
+            z = z + self.down_proj(y)
+        return x + z
+
+
+class Decoder(nn.Cell):
+    """Token ids to logits, or to the loss of each row."""
+
+    def __init__(self, shape: Architecture, lora: Lora | None = None):
+        super().__init__()
+        self.embedding = _empty(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.CellList([Layer(shape, lora) for _ in range(shape.layers)])
+        self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.tied_head = shape.tied_head
+        if not shape.tied_head:
+            self.head = _empty(shape.vocab_size, shape.hidden_size)
+        self.half_turn_EE = Tensor(half_turn(shape.head_dim))
+        self.gather = ops.Gather()
+        self.logits = ops.MatMul(transpose_b=True)
+        self.row_loss = RowLoss()
+
+    def hidden(self, ids_BT: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, bias: Tensor) -> Tensor:
+        """The normed residual stream [N, D]; see `rotation` and `causal_bias` for the inputs."""
+        x = self.gather(self.embedding, ops.reshape(ids_BT, (-1,)), 0)
+        for layer in self.layers:
+            x = layer(x, cos_N1E, sin_N1E, self.half_turn_EE, bias)
+        return self.norm(x)
+
+    def head_weight(self) -> Tensor:
+        """The output head [V, D]."""
+        return self.embedding if self.tied_head else self.head
+
+    def construct(self, ids_BT: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, bias: Tensor) -> Tensor:
+        return self.logits(self.hidden(ids_BT, cos_N1E, sin_N1E, bias), self.head_weight())
+
+    def losses(
+        self, ids_BT: Tensor, labels_BT: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, bias: Tensor
+    ) -> Tensor:
+        """Cross-entropy of each row [N] in nats; zero where the label is negative."""
+        x = self.hidden(ids_BT, cos_N1E, sin_N1E, bias)
+        return self.row_loss(x, self.head_weight(), ops.reshape(labels_BT, (-1,)))[0]
+
+
+def half_turn(head_dim: int) -> np.ndarray:
+    """P [E, E] with x @ P = concat(-x[E/2:], x[:E/2]), Hugging Face's rotate_half."""
+    half = head_dim // 2
+    turn = np.zeros((head_dim, head_dim), np.float32)
+    turn[np.arange(half) + half, np.arange(half)] = -1.0
+    turn[np.arange(half), np.arange(half) + half] = 1.0
+    return turn
+
+
+def rotation(shape: Architecture, positions_BT: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin [N, 1, E] float32 for each row's position.
+
+    Both carry E^-1/4, so that the product of a rotated query and key carries 1/sqrt(E). Angles are
+    taken in float32 like transformers does, so that long positions round alike.
+    """
+    exponent = np.arange(0, shape.head_dim, 2, dtype=np.float32) / np.float32(shape.head_dim)
+    frequency = (1.0 / np.float32(shape.rope_theta) ** exponent).astype(np.float32)
+    angle = positions_BT.reshape(-1, 1).astype(np.float32) * frequency
+    angle = np.concatenate([angle, angle], axis=1)[:, None, :]
+    scale = np.float32(shape.head_dim**-0.25)
+    return np.cos(angle) * scale, np.sin(angle) * scale
+
+
+def causal_bias(length: int) -> np.ndarray:
+    """[1, 1, 1, T, T] float32: 0 where a key is not after its query, else a large negative."""
+    return np.triu(np.full((length, length), MASKED, np.float32), 1)[None, None, None]
+
+
+def document_bias(documents_BT: np.ndarray) -> np.ndarray:
+    """[B, 1, 1, T, T] float32: causal, and blind to tokens of another document in the same row."""
+    other = documents_BT[:, :, None] != documents_BT[:, None, :]
+    bias = np.where(other, np.float32(MASKED), causal_bias(documents_BT.shape[1])[0, 0])
+    return bias[:, None, None].astype(np.float32)
+
+
+def parameters(model: nn.Cell) -> dict[str, Any]:
+    """The model's parameters by engine name, in the order of the graph."""
+    return dict(model.parameters_and_names())
