@@ -1,0 +1,155 @@
+"""The order of work in plain Python: which steps a target needs, each step once, a rejection ends.
+
+Knows no stage and no Prefect. `flows/lifecycle.py` says which steps there are.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from artifacts.errors import BadInput, MindCycleError
+from artifacts.manifest import read_manifest
+from flows.stage_process import StageOutcome, run_stage
+from stages.spec import Request, StageConfig, StageSpec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage at one place of the chain."""
+
+    name: str
+    spec: StageSpec
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Role -> name of the step whose artifact fills it."""
+    given: Mapping[str, Path] = field(default_factory=dict)
+    """Role -> directory of an artifact that fills it instead of a step's."""
+
+    def with_given(self, given: Mapping[str, Path]) -> "Step":
+        """This step with artifacts for some of its roles. Raises BadInput for unknown roles."""
+        roles = self.spec.inputs
+        if strange := sorted(given.keys() - roles.keys()):
+            raise BadInput(
+                *(
+                    f"input {role}: {self.name} takes no such input, only "
+                    f"{', '.join(roles) or 'none'}"
+                    for role in strange
+                )
+            )
+        return replace(self, given={**self.given, **given})
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be run: steps in order, the config of each stage, and where to."""
+
+    name: str
+    steps: Sequence[Step]
+    configs: Mapping[str, StageConfig]
+    """Stage name -> its config."""
+    store: Path
+
+    def needed(self, target: str, given: Mapping[str, Path] | None = None) -> "Work":
+        """This work cut down to `target` and what it needs, if its `given` roles are filled.
+
+        Raises BadInput if there is no such step or role.
+        """
+        if target not in (names := [step.name for step in self.steps]):
+            raise BadInput(f"{target}: is no step, the steps are {', '.join(names)}")
+        wanted, kept = {target}, []
+        for step in reversed(self.steps):
+            if step.name in wanted:
+                step = step.with_given(given or {}) if step.name == target else step
+                wanted |= {name for role, name in step.inputs.items() if role not in step.given}
+                kept.append(step)
+        return replace(self, steps=kept[::-1])
+
+
+@dataclass
+class Result:
+    """What a chain has brought about, in the order of the steps."""
+
+    outcomes: dict[str, StageOutcome] = field(default_factory=dict)
+    rejected_by: str | None = None
+    """The step that rejected; what came after it was not run."""
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """One step ready to run."""
+
+    step: Step
+    request: Request
+    log: Path
+    check_inputs: bool
+
+    def run(self, on_line: Callable[[str], None]) -> StageOutcome:
+        """Run it in this process's care. Raises BadInput or StageFailed."""
+        return run_stage(
+            self.step.spec, self.request, on_line, self.log, check_inputs=self.check_inputs
+        )
+
+
+Runner = Callable[[StepCall], StageOutcome]
+"""Runs a step and shows it; a plain call, or a Prefect task around one."""
+
+
+def run_chain(work: Work, runner: Runner) -> Result:
+    """Run the steps in order until the end or the first rejection.
+
+    Raises BadInput before any work if something from outside is missing, and what a step raises.
+    """
+    _check_sources(work)
+    logs = work.store / "logs" / _run_label(work.name)
+    result = Result()
+    for step in work.steps:
+        made = {
+            role: result.outcomes[source].path
+            for role, source in step.inputs.items()
+            if role not in step.given
+        }
+        config = work.configs[step.spec.name]
+        request = Request(
+            stage=step.spec.name,
+            config=config.model_dump(mode="json"),
+            inputs={role: str(path) for role, path in {**made, **step.given}.items()},
+            store=str(work.store),
+        )
+        # What this chain made or found was compared byte by byte on the way.
+        outcome = runner(StepCall(step, request, logs / f"{step.name}.log", bool(step.given)))
+        result.outcomes[step.name] = outcome
+        if outcome.rejected:
+            result.rejected_by = step.name
+            break
+    return result
+
+
+def _check_sources(work: Work) -> None:
+    """Everything from outside that the steps will read, looked at before the first one works."""
+    problems: list[str] = []
+    for name in dict.fromkeys(step.spec.name for step in work.steps):
+        try:
+            for path in work.configs[name].source_files():
+                if not path.is_file():
+                    problems.append(f"{name}: {path}: is no file")
+        except MindCycleError as error:
+            problems += [f"{name}: {line}" for line in str(error).splitlines()]
+    for step in work.steps:
+        for role, path in step.given.items():
+            try:
+                kind, wanted = read_manifest(path).kind, step.spec.inputs[role].kinds
+                if kind not in wanted:
+                    problems.append(
+                        f"{step.name}: input {role}: {path} is a {kind}, "
+                        f"needed is {' or '.join(wanted)}"
+                    )
+            except BadInput as error:
+                problems += [f"{step.name}: input {role}: {line}" for line in error.problems]
+    if problems:
+        raise BadInput(*problems)
+
+
+def _run_label(name: str) -> str:
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return f"{now}-{name}-{os.getpid()}"

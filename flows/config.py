@@ -1,0 +1,102 @@
+"""From a YAML file and overrides to a checked config, all problems in one go."""
+
+import difflib
+import math
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from artifacts.errors import BadInput
+from flows.overrides import apply_overrides
+from flows.yaml_text import parse_yaml
+from stages.validation import sentences
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_config(model: type[Model], path: Path, overrides: Sequence[str] = ()) -> Model:
+    """Read, override and check a config file. Raises BadInput with every problem found."""
+    data = read_yaml_file(path)
+    apply_overrides(data, overrides)
+    return check_config(model, data)
+
+
+def read_yaml_file(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds. Raises BadInput."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not UTF-8 at byte {error.start}") from None
+    data = parse_yaml(text, str(path))
+    if data is None:
+        raise BadInput(f"{path}: is empty, a config is a mapping of sections")
+    if not isinstance(data, dict):
+        raise BadInput(f"{path}: must be a mapping of sections, not {type(data).__name__}")
+    return data
+
+
+def check_config(model: type[Model], data: dict[str, Any]) -> Model:
+    """Check plain data against a model. Raises BadInput: field, value, what would be right."""
+    try:
+        config = model.model_validate(data)
+    except ValidationError as error:
+        texts = sentences(error)
+        for i, problem in enumerate(error.errors()):
+            if problem["type"] == "extra_forbidden":
+                texts[i] += _hint(model, problem["loc"])
+        raise BadInput(*texts) from None
+    if problems := list(_not_finite(config.model_dump(), "")):
+        raise BadInput(*problems)
+    return config
+
+
+def _not_finite(value: Any, where: str) -> Iterable[str]:
+    """A manifest is JSON, which has no NaN and no infinity, and no setting means one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{where}: is {value}; must be a finite number"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _not_finite(item, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _not_finite(item, f"{where}.{i}")
+
+
+def _hint(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    known = sorted(
+        {name for kind in _models_at(model, location[:-1]) for name in kind.model_fields}
+    )
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known are {', '.join(known)}" if known else ""
+
+
+def _models_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """The models that may stand at an error's location, for the names of their fields."""
+    candidates: list[Any] = [model]
+    for part in location:
+        deeper: list[Any] = []
+        for kind in candidates:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                if part in kind.model_fields:
+                    deeper += _alternatives(kind.model_fields[str(part)].annotation)
+            elif get_origin(kind) in (list, tuple, dict, set):
+                deeper += [option for arg in get_args(kind) for option in _alternatives(arg)]
+        # A part that leads nowhere is a union's tag, which pydantic puts into the path.
+        candidates = deeper or candidates
+    return [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [option for arg in get_args(annotation) for option in _alternatives(arg)]
+    return [annotation]

@@ -1,0 +1,89 @@
+"""YAML as a config needs it: plain values only, nothing said twice, YAML 1.2's reading of scalars.
+
+PyYAML reads YAML 1.1, in which `no` is false, `1:30` is 90 and `4e-3` is a string. A config that
+means something else than it seems to is worse than an error, so scalars follow YAML 1.2's core
+schema here. Tags, which can name code to run, are refused.
+"""
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from artifacts.errors import BadInput
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader's node types with the scalar rules below; built without PyYAML's 1.1 rules."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own way)
+
+
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("merge", r"<<", ["<"]),
+)
+for _name, _pattern, _first in _SCALARS:
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_name}", re.compile(rf"^(?:{_pattern})$"), _first
+    )
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    # SafeLoader's own reads 010 as octal eight.
+    return int(node.value)
+
+
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode) or not key_node.tag.endswith(":str"):
+            raise BadInput(f"line {line}: a key must be plain text")
+        if key_node.value in seen:
+            raise BadInput(
+                f"line {line}: {key_node.value} is said twice, first in line {seen[key_node.value]}"
+            )
+        seen[key_node.value] = line
+    loader.flatten_mapping(node)
+    return {
+        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)
+        for key, value in node.value
+    }
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value that `text` holds. Raises BadInput, beginning with `where`, naming the line."""
+    try:
+        for token in yaml.scan(text, Loader=_Loader):
+            if isinstance(token, yaml.TagToken):
+                raise BadInput(
+                    f"line {token.start_mark.line + 1}: holds the tag {_tag_text(token)}; "
+                    "tags are not allowed, write plain values"
+                )
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+    except BadInput as error:
+        raise BadInput(*(f"{where}: {problem}" for problem in error.problems)) from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise BadInput(f"{where}: {line}is no YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{where}: is no YAML: {reason}") from None
+    except RecursionError:
+        raise BadInput(f"{where}: is nested too deeply, or within itself") from None
+
+
+def _tag_text(token: yaml.TagToken) -> str:
+    handle, suffix = token.value
+    return f"{handle or ''}{suffix}"

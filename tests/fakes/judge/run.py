@@ -1,0 +1,10 @@
+from typing import Any
+
+from stages.spec import Job
+
+
+def run(job: Job) -> dict[str, Any]:
+    letters = len((job.inputs["pressed"] / "pressed.txt").read_text())
+    outcome = "approved" if letters >= job.config.floor else "rejected"
+    (job.work / "decision.md").write_text(f"{letters} letters: {outcome}\n")
+    return {"outcome": outcome, "letters": letters}
