@@ -8,6 +8,11 @@ PROMISED = 1e-5
 """Largest error allowed between engines at fp32, for logits of order 1."""
 
 
+ALLOWED = {"fp32": PROMISED, "fp16": 2e-2, "bf16": 1.5e-1}
+"""Largest error by the type in which weights are stored: below fp32 the rounding of the weights
+dominates, about 2^-11 and 2^-8 of each, and grows with depth; a wrong layout gives errors of 1."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """What `compare` found."""
