@@ -6,20 +6,20 @@ Code that comes with a model (`auto_map`, `*.py`) is never run; it is mentioned 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
+from artifacts.fields import DType
 from artifacts.tokenizer_files import TokenizerFiles, read_object, write_object
 from artifacts.weights import Weights, write_model
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-DType = Literal["fp32", "bf16", "fp16"]
 NUMPY: dict[DType, np.dtype[Any]] = {
     "fp32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),

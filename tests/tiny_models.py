@@ -7,7 +7,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from artifacts.architecture import Architecture, Family
-from artifacts.hf_model import DType, write_configs, write_weights
+from artifacts.fields import DType
+from artifacts.hf_model import write_configs, write_weights
 from artifacts.manifest import (
     InputEntry,
     Kind,

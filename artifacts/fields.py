@@ -1,0 +1,29 @@
+"""Types of config fields that several stages share. Light to import."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+DType = Literal["fp32", "bf16", "fp16"]
+"""Type in which weights are stored."""
+
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def size_in_bytes(text: str) -> int:
+    """Bytes of a size such as `2GB`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?B)", text.strip().upper())
+    size = int(float(match[1]) * UNITS[match[2]]) if match else 0
+    if size <= 0:
+        raise ValueError("a number above 0 with KB, MB, GB, KiB, MiB or GiB would be right")
+    return size
+
+
+def _checked(text: str) -> str:
+    size_in_bytes(text)
+    return text
+
+
+ByteSize = Annotated[str, AfterValidator(_checked)]
+"""A size as people write it: 500MB is 500 * 10^6 bytes, 500MiB is 500 * 2^20."""

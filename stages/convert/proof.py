@@ -1,0 +1,52 @@
+"""The proof of a conversion: what was written, read back by other code, says the same."""
+
+from typing import Any
+
+import numpy as np
+
+from artifacts.agreement import ALLOWED, compare
+from artifacts.fields import DType
+from artifacts.hf_model import NUMPY, HFModel
+from stages.convert.reference import reference_logits
+from stages.engine.inference import InferenceModel
+
+BATCH, LENGTH = 2, 24
+"""Size of the proof, in rows and tokens: enough for every weight to take part."""
+
+
+def stored_difference(source: HFModel, written: HFModel, dtype: DType) -> list[str]:
+    """Names of the tensors whose stored bits are not the source's, cast to `dtype`."""
+    wrong = []
+    for name in written.weights:
+        found = written.weights.raw(name)
+        wanted = source.weights[name][: len(found)].astype(NUMPY[dtype])
+        if found.dtype != wanted.dtype or found.tobytes() != wanted.tobytes():
+            wrong.append(name)
+    return wrong
+
+
+def logits_difference(source: HFModel, written: HFModel, dtype: DType) -> dict[str, Any]:
+    """MindSpore's logits of the checkpoint against the float64 reference on what was written.
+
+    One row is padded on the left, so that masks and positions take part.
+    """
+    architecture = written.architecture
+    length = min(LENGTH, architecture.max_positions)
+    ids_BT = np.random.default_rng(0).integers(
+        0, architecture.vocab_size, (BATCH, length), dtype=np.int32
+    )
+    mask_BT = np.ones(ids_BT.shape, bool)
+    mask_BT[0, : length // 3] = False
+    engine_BTV = InferenceModel.load(source.directory).logits(ids_BT, mask_BT)
+    engine_BTV = engine_BTV[:, :, : architecture.vocab_size]
+    reference_BTV = reference_logits(architecture, written.weights, ids_BT, mask_BT)
+    difference = compare(reference_BTV, engine_BTV, mask_BT)
+    return {
+        "passed": difference.within(ALLOWED[dtype]),
+        "engines": "mindspore float32 on the checkpoint, numpy float64 on the directory",
+        "tokens": int(mask_BT.sum()),
+        "max_abs": difference.max_abs,
+        "scale": difference.scale,
+        "scaled": difference.scaled,
+        "threshold": ALLOWED[dtype],
+    }
