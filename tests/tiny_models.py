@@ -55,7 +55,7 @@ def random_weights(architecture: Architecture, seed: int = 0) -> dict[str, np.nd
         elif "embed_tokens" in name or "lm_head" in name:
             value = rng.standard_normal(shape) / np.sqrt(shape[1])
         else:
-            value = 1.5 * rng.standard_normal(shape) / np.sqrt(shape[1])
+            value = 0.6 * rng.standard_normal(shape) / np.sqrt(shape[1])
         weights[name] = value.astype(np.float32)
     return weights
 

@@ -1,6 +1,5 @@
 """The proof: the graph in onnxruntime gives the reference's logits in every case, or it fails."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,9 +9,7 @@ import numpy as np
 from artifacts.agreement import Difference, compare
 from artifacts.onnx_bundle import OnnxModel, Past
 from stages.export.cases import Case
-
-Reference = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(ids [B, T], mask [B, T] bool, positions [B, T]) -> logits [B, T, V]; masked rows are free."""
+from stages.export.references import Reference, with_references
 
 
 @dataclass(frozen=True)
@@ -78,12 +75,21 @@ class Agreement:
         }
 
 
-def run_case(model: OnnxModel, reference: Reference, case: Case, threshold: float) -> CaseResult:
+def run_cases(
+    model: OnnxModel, reference: Reference, cases: list[Case], threshold: float
+) -> list[CaseResult]:
+    """Run all cases, in the order given."""
+    results = {}
+    for case, wanted_BTV in with_references(cases, reference, model.vocab_size):
+        results[id(case)] = run_case(model, wanted_BTV, case, threshold)
+    return [results[id(case)] for case in cases]
+
+
+def run_case(model: OnnxModel, wanted_BTV: np.ndarray, case: Case, threshold: float) -> CaseResult:
     """Run one case. An engine that refuses or breaks is a failed case, not an error."""
     batch, total = case.ids_BT.shape
     rows_BS = case.mask_BT[:, case.past :]
     difference: Difference | None = None
-    wanted_BTV = reference(case.ids_BT, case.mask_BT, case.positions_BT)
     try:
         logits_BSV, finite = _run(model, case)
         difference = compare(wanted_BTV[:, case.past :], logits_BSV, rows_BS)
@@ -142,20 +148,3 @@ def _check_shapes(
         for each in pair:
             if each.shape != wanted:
                 raise ValueError(f"cached keys or values are {each.shape}, not {wanted}")
-
-
-def at_one_shape(reference: Reference, batch: int, length: int) -> Reference:
-    """Let an engine that compiles per shape see one shape only, [batch, length].
-
-    What is added stands to the right and is masked, so a causal model's rows do not change.
-    """
-
-    def padded(ids_BT: np.ndarray, mask_BT: np.ndarray, positions_BT: np.ndarray) -> np.ndarray:
-        rows, columns = ids_BT.shape
-        around = ((0, batch - rows), (0, length - columns))
-        logits_BTV = reference(
-            np.pad(ids_BT, around), np.pad(mask_BT, around), np.pad(positions_BT, around)
-        )
-        return logits_BTV[:rows, :columns]
-
-    return padded
