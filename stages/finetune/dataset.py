@@ -1,0 +1,172 @@
+"""Examples as token ids with labels, what was dropped and why, and the batch of every step."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from stages.finetune.examples import Example
+from stages.finetune.templates import Segment, Template, render, reserved
+
+NO_LOSS = -100
+"""Label of a token that is read but not learned."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One example: the tokens, and for each the label it has as the target of the one before."""
+
+    ids: np.ndarray
+    """int32 [T]"""
+    labels: np.ndarray
+    """int32 [T]: the token itself where it is learned, else NO_LOSS."""
+
+
+@dataclass
+class Dataset:
+    """What is learned from, and the account of what is not."""
+
+    examples: list[Encoded] = field(default_factory=list)
+    read: int = 0
+    dropped: dict[str, list[str]] = field(default_factory=dict)
+    """Reason -> places of the examples dropped for it."""
+    duplicates: list[str] = field(default_factory=list)
+    """Places of examples whose whole text stood before; they are kept."""
+    conflicts: list[str] = field(default_factory=list)
+    """Places of examples whose prompt stood before with another answer; they are kept."""
+    boundary_merges: list[str] = field(default_factory=list)
+    """Places where the tokenizer would join prompt and answer; they are encoded apart."""
+
+    def drop(self, reason: str, where: str) -> None:
+        """Leave an example out and remember why."""
+        self.dropped.setdefault(reason, []).append(where)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The tokenizer as training uses it."""
+
+    tokenizer: Tokenizer
+    eos_id: int
+    bos: tuple[int, ...] = ()
+    """Tokens that the tokenizer itself puts before every text."""
+
+    def encode(self, segments: list[Segment]) -> tuple[Encoded, bool]:
+        """Tokens and labels; the end-of-sequence token is learned after the last segment.
+
+        Each segment is read in the context of the ones before, as scoring does; where the
+        tokenizer would join it with them, it is encoded alone, as generation sees it, and the
+        second result is True.
+        """
+        ids, labels, text, merged = list(self.bos), [NO_LOSS] * len(self.bos), "", False
+        for segment in segments:
+            text += segment.text
+            whole = list(self.bos) + self._ids(text)
+            if whole[: len(ids)] == ids:
+                added = whole[len(ids) :]
+            else:
+                added, merged = self._ids(segment.text), True
+            ids += added
+            labels += added if segment.learned else [NO_LOSS] * len(added)
+        ids.append(self.eos_id)
+        labels.append(self.eos_id)
+        return Encoded(np.array(ids, np.int32), np.array(labels, np.int32)), merged
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def build_dataset(
+    examples: list[Example], template: Template, encoder: Encoder, max_length: int
+) -> Dataset:
+    """Render, tokenize and check every example; `max_length` counts tokens, the last included."""
+    dataset = Dataset(read=len(examples))
+    marks = (*reserved(template), *_special_texts(encoder.tokenizer))
+    texts: set[str] = set()
+    prompts: set[str] = set()
+    for example in examples:
+        reason = _unfit(example, marks)
+        if reason:
+            dataset.drop(reason, example.where)
+            continue
+        segments = render(template, example.turns)
+        encoded, merged = encoder.encode(segments)
+        if len(encoded.ids) > max_length:
+            dataset.drop("longer than max_length", example.where)
+            continue
+        text = "".join(segment.text for segment in segments)
+        prompt = "".join(segment.text for segment in segments[:-1])
+        if text in texts:
+            dataset.duplicates.append(example.where)
+        elif prompt in prompts:
+            dataset.conflicts.append(example.where)
+        texts.add(text)
+        prompts.add(prompt)
+        if merged:
+            dataset.boundary_merges.append(example.where)
+        dataset.examples.append(encoded)
+    return dataset
+
+
+def _unfit(example: Example, marks: tuple[str, ...]) -> str | None:
+    """Why an example cannot be learned from, or None."""
+    if example.turns[-1].role != "assistant":
+        return "does not end with the assistant"
+    answers = [turn.content for turn in example.turns if turn.role == "assistant"]
+    if not all(answer.strip() for answer in answers):
+        return "empty answer"
+    asked = [turn.content + turn.context for turn in example.turns if turn.role == "user"]
+    if not any(text.strip() for text in asked):
+        return "empty question"
+    # Inside a turn they would read as the template's own boundaries or as the end of the text.
+    if any(mark in turn.content + turn.context for turn in example.turns for mark in marks):
+        return "special token inside the text"
+    return None
+
+
+def _special_texts(tokenizer: Tokenizer) -> list[str]:
+    return [
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    ]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The examples of every step, a function of seed and step alone.
+
+    Epoch after epoch in a new order; a batch may reach from one epoch into the next.
+    """
+
+    examples: list[Encoded]
+    size: int
+    """Examples a step."""
+    seed: int
+    pad_id: int
+
+    @property
+    def width(self) -> int:
+        """Input tokens of every batch: one shape, so that one graph serves; a multiple of 8."""
+        longest = max(len(example.ids) for example in self.examples) - 1
+        return -(-longest // 8) * 8
+
+    def indices(self, step: int) -> list[int]:
+        """Which examples step `step` (from 0) learns from."""
+        count = len(self.examples)
+        first = step * self.size
+        found: list[int] = []
+        while len(found) < self.size:
+            epoch, offset = divmod(first + len(found), count)
+            order = np.random.default_rng([self.seed, epoch]).permutation(count)
+            found += order[offset : offset + self.size - len(found)].tolist()
+        return found
+
+    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of a step, int32 [size, width]; padding is on the right, unlearned."""
+        inputs = np.full((self.size, self.width), self.pad_id, np.int32)
+        targets = np.full((self.size, self.width), NO_LOSS, np.int32)
+        for row, index in enumerate(self.indices(step)):
+            example = self.examples[index]
+            length = len(example.ids) - 1
+            inputs[row, :length] = example.ids[:-1]
+            targets[row, :length] = example.labels[1:]
+        return inputs, targets

@@ -1,0 +1,119 @@
+"""Instruction data as people have it: alpaca and messages records, in JSON or JSON lines.
+
+What is no record at all is an error with file and line; whether a record is worth learning from is
+judged later, in `dataset.py`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from artifacts.errors import BadInput
+
+Format = Literal["alpaca", "messages"]
+ROLES = ("system", "user", "assistant")
+SHOWN = 20
+"""Problems named in full before the rest is only counted."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One party's words."""
+
+    role: str
+    content: str
+    context: str = ""
+    """Alpaca's `input`: the material that the instruction is about."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One conversation, with the place it was read from."""
+
+    where: str
+    turns: tuple[Turn, ...]
+
+
+def read_examples(files: list[Path], form: Format) -> list[Example]:
+    """All examples of the files, in order. Raises BadInput naming file and line of what is wrong.
+
+    A file whose first character is `[` is one JSON array, any other holds a JSON object a line.
+    """
+    examples: list[Example] = []
+    problems: list[str] = []
+    for path in files:
+        before = len(examples) + len(problems)
+        try:
+            for where, record in _records(path):
+                problem = _problem_with(record, form)
+                if problem:
+                    problems.append(f"{where}: {problem}")
+                else:
+                    examples.append(Example(where, _turns(record, form)))
+        except BadInput as error:
+            problems += error.problems
+        if len(examples) + len(problems) == before:
+            problems.append(f"{path}: holds no example")
+    if problems:
+        more = len(problems) - SHOWN
+        raise BadInput(*problems[:SHOWN], *([f"and {more} more of the kind"] if more > 0 else []))
+    return examples
+
+
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Every record with its place: `file:line` in JSON lines, `file[index]` in an array."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data[: error.start].count(b"\n") + 1
+        raise BadInput(f"{path}:{number}: is not UTF-8") from None
+    if text.lstrip()[:1] == "[":
+        try:
+            records = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise BadInput(f"{path}:{error.lineno}: is no JSON: {error.msg}") from None
+        yield from ((f"{path}[{index}]", record) for index, record in enumerate(records))
+        return
+    # Not splitlines: U+2028 and its like are no line ends in JSON lines.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BadInput(f"{path}:{number}: is no JSON: {error.msg}") from None
+        yield f"{path}:{number}", record
+
+
+def _problem_with(record: Any, form: Format) -> str | None:
+    if not isinstance(record, dict):
+        return "is no JSON object"
+    if form == "alpaca":
+        for key in ("instruction", "output"):
+            if not isinstance(record.get(key), str):
+                return f"{key} must be a text, as in {{instruction, input, output}}"
+        if not isinstance(record.get("input"), str | None):
+            return "input must be a text or left out"
+        return None
+    messages = record.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return "messages must be a list of {role, content}"
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+            return f"messages[{index}] must be {{role, content}} with content a text"
+        if message.get("role") not in ROLES:
+            return f"messages[{index}].role is {message.get('role')!r}, not {' or '.join(ROLES)}"
+    return None
+
+
+def _turns(record: dict[str, Any], form: Format) -> tuple[Turn, ...]:
+    if form == "alpaca":
+        user = Turn("user", record["instruction"], record.get("input") or "")
+        return user, Turn("assistant", record["output"])
+    return tuple(Turn(message["role"], message["content"]) for message in record["messages"])
