@@ -1,0 +1,66 @@
+"""`merge.json`: which adapters a model already contains, so that none goes in twice."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from artifacts.adapter import Adapter
+from artifacts.errors import BadInput
+
+RECORD = "merge.json"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Merge(_Model):
+    """One adapter merged into one base."""
+
+    base_digest: str
+    base_identity: str
+    adapter_digest: str
+    adapter_identity: str
+    rank: int
+    alpha: float
+    scaling: float
+    """alpha / rank, the factor on B @ A."""
+    targets: list[str]
+    modules: int
+    """Linears that were changed."""
+    max_abs_change: float
+    """Largest change of a stored weight."""
+    changed_share: float
+    """Share of the targeted weights whose stored value changed: below fp32 small changes vanish."""
+
+
+class MergeRecord(_Model):
+    """All merges that led to a model, the oldest first."""
+
+    format: Literal[1] = 1
+    merges: list[Merge]
+    proof: dict[str, Any]
+    """Logits of the last merge against base and adapter kept apart."""
+
+
+def read_record(directory: Path) -> MergeRecord | None:
+    """The record of a model directory, None if nothing was merged. Raises BadInput."""
+    path = directory / RECORD
+    if not path.is_file():
+        return None
+    try:
+        return MergeRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "file"
+        raise BadInput(f"{path}: {where}: {first['msg']}") from None
+
+
+def check_not_merged(record: MergeRecord | None, adapter: Adapter, digest: str) -> None:
+    """Raise BadInput if the adapter with this content digest is in the model already."""
+    if record and any(merge.adapter_digest == digest for merge in record.merges):
+        raise BadInput(
+            f"{adapter.where}: is merged into this model already, says its {RECORD}; "
+            "merge it into its base instead"
+        )
