@@ -1,0 +1,96 @@
+"""RELEASE.md: the page people read."""
+
+from typing import Any
+
+from artifacts.decision import RuleResult
+
+LOAD = """\
+```python
+# onnxruntime alone
+import onnxruntime
+session = onnxruntime.InferenceSession("{bundle}/model.onnx")
+
+# onnxruntime-genai
+import onnxruntime_genai
+model = onnxruntime_genai.Model("{bundle}")
+tokenizer = onnxruntime_genai.Tokenizer(model)
+
+# transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model = AutoModelForCausalLM.from_pretrained("{model}")
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+```"""
+
+
+def page(release: dict[str, Any], rules: list[RuleResult], model: str, bundle: str) -> str:
+    """The page of a release; `model` and `bundle` are paths as seen from its directory."""
+    a, agreement = release["architecture"], release["agreement"]
+    lines = [
+        "# Release",
+        "",
+        f"A {a['family']} model of {release['parameters']:,} parameters: {a['layers']} layers, "
+        f"hidden size {a['hidden_size']}, vocabulary {a['vocab_size']:,}, "
+        f"up to {a['max_positions']} tokens. "
+        f"Licence: {release['licence'] or 'not stated'}.",
+        "",
+        "Approved by the gate; the ONNX bundle was made from exactly the model that was scored, "
+        f"and picks the same choice on all {release['choices']['items']:,} items.",
+        "",
+        "## Scores",
+        "",
+        "Shares of right answers, ± standard error. Chance is what guessing gives.",
+        "",
+        "| task | items | micro | macro | chance |",
+        "|---|---|---|---|---|",
+    ]
+    for name, score in release["scores"].items():
+        lines.append(
+            f"| {name} | {score['items']:,} | {_share(score['micro'], score['micro_stderr'])} "
+            f"| {_share(score['macro'], score['macro_stderr'])} | {score['chance']:.1%} |"
+        )
+    lines += [
+        "",
+        "## Gate",
+        "",
+        "| rule | task | passed | why |",
+        "|---|---|---|---|",
+        *(
+            f"| {rule.rule} | {rule.task} | {'yes' if rule.passed else 'no'} "
+            f"| {_cell(rule.reason)} |"
+            for rule in rules
+        ),
+        "",
+        "## Agreement",
+        "",
+        f"ONNX in onnxruntime against MindSpore: {agreement['cases']} cases up to "
+        f"{agreement['longest']} tokens, largest error {agreement['max_scaled']:.1e} "
+        f"(allowed {agreement['threshold']:.0e}) at logits of order 1.",
+        "",
+        "## Use",
+        "",
+        "Paths as seen from this page's directory.",
+        "",
+        LOAD.format(model=model, bundle=bundle),
+        "",
+        "## Made from",
+        "",
+        "| part | kind | identity | digest |",
+        "|---|---|---|---|",
+        *(
+            f"| {role} | {entry['kind']} | `{entry['identity'][:16]}` | `{entry['digest']}` |"
+            for role, entry in release["artifacts"].items()
+        ),
+        "",
+        "Packages: "
+        + ", ".join(f"{name} {version}" for name, version in release["packages"].items())
+        + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _share(value: float, error: float | None) -> str:
+    return f"{value:.1%}" if error is None else f"{value:.1%} ± {error:.1%}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
