@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -24,8 +24,9 @@ CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 BASE = "base.json"
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linears of a decoder layer; the modules an adapter may target."""
+Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""A linear of a decoder layer; the modules an adapter may target."""
+PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
 
 _KEY = re.compile(r"base_model\.model\.(model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])")
 _FLOATS = (np.dtype("<f4"), np.dtype("<f2"), np.dtype("<f8"))

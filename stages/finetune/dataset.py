@@ -51,6 +51,11 @@ class Encoder:
     bos: tuple[int, ...] = ()
     """Tokens that the tokenizer itself puts before every text."""
 
+    @property
+    def eos_text(self) -> str:
+        """The end-of-sequence token as text."""
+        return str(self.tokenizer.id_to_token(self.eos_id))
+
     def encode(self, segments: list[Segment]) -> tuple[Encoded, bool]:
         """Tokens and labels; the end-of-sequence token is learned after the last segment.
 

@@ -1,0 +1,187 @@
+"""What the fine-tuning stage can be told: data, template, adapter, and how long to train."""
+
+import glob
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from artifacts.adapter import PROJECTIONS, Projection
+from artifacts.errors import BadInput
+from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
+from stages.spec import Input, StageConfig, StageSpec
+
+
+class Files(Section):
+    """Instructions in local files."""
+
+    files: tuple[str, ...] = Field(min_length=1)
+    """JSON or JSON-lines files, or globs. Paths are relative to the current directory."""
+    format: Literal["alpaca", "messages"]
+    """alpaca: {instruction, input, output}. messages: {messages: [{role, content}, ...]}."""
+
+    def paths(self) -> list[Path]:
+        """The files, each once, in the order of the patterns and by name within one.
+
+        Raises BadInput naming every pattern that fits no file.
+        """
+        found: dict[Path, None] = {}
+        problems = []
+        for index, pattern in enumerate(self.files):
+            fitting = sorted(
+                path
+                for name in glob.glob(pattern, recursive=True)
+                if (path := Path(name)).is_file()
+            )
+            if not fitting:
+                problems.append(f"finetune.data.files.{index}: {pattern!r} fits no file")
+            found |= dict.fromkeys(fitting)
+        if problems:
+            raise BadInput(*problems)
+        return list(found)
+
+
+def _which_data(value: Any) -> str:
+    return "world" if isinstance(value, str) else "own"
+
+
+Data = Annotated[
+    Annotated[Literal["world"], Tag("world")] | Annotated[Files, Tag("own")],
+    Discriminator(_which_data),
+]
+
+
+class LoraConfig(Section):
+    """The adapter: W + alpha / rank * B @ A on some linears, W frozen."""
+
+    rank: int = Field(8, ge=1)
+    """Inner width of every pair A [rank, in], B [out, rank]."""
+    alpha: float = Field(16.0, gt=0)
+    """Scale of the addition, alpha / rank. Much more than twice the rank makes training unsteady
+    at the learning rates that suit LoRA."""
+    targets: tuple[Projection, ...] = Field(PROJECTIONS, min_length=1)
+    """Linears that get a pair, in every layer; all seven by default."""
+
+    @field_validator("targets")
+    @classmethod
+    def _each_once_in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("names one twice; once would do")
+        return tuple(name for name in PROJECTIONS if name in value)
+
+
+class LoraOptimizerConfig(OptimizerConfig):
+    """AdamW as is customary for LoRA: a higher rate than for all weights, and no decay."""
+
+    learning_rate: float = Field(2e-4, gt=0, lt=1)
+    """Peak of the schedule. Tiny models take 2e-3; 5e-3 with alpha 32 collapses there."""
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay of the squared gradient's running mean."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled decay, times the learning rate, on A and B."""
+
+
+class LoraScheduleConfig(ScheduleConfig):
+    """Linear warm-up, then a half cosine down to a floor; counted in optimiser steps."""
+
+    warmup_steps: int = Field(10, ge=0)
+    """Optimiser steps until the peak is reached."""
+    floor_ratio: float = Field(0.0, ge=0, le=1)
+    """The last step's learning rate, as a share of the peak; 1 keeps the rate constant."""
+
+
+class BatchConfig(Section):
+    """How many examples make one optimiser step."""
+
+    global_size: int = Field(16, ge=1)
+    """Examples a step."""
+    micro_size: int | None = Field(None, ge=1)
+    """Examples computed at once, to save memory; divides `global_size`. By default all of them."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> "BatchConfig":
+        if self.micro_size and self.global_size % self.micro_size:
+            raise ValueError(
+                f"micro_size {self.micro_size} does not divide global_size {self.global_size}; "
+                f"{_divisor_below(self.global_size, self.micro_size)} would"
+            )
+        return self
+
+
+class FinetuneConfig(StageConfig):
+    """Supervised fine-tuning of a LoRA adapter; loss is taken on answers only."""
+
+    data: Data
+    """`world`: the questions about the corpus's generated world. Else {files, format}."""
+    template: Literal["question", "alpaca", "chatml"]
+    """question: `Question: ...` / `Answer: ...`, or its Chinese like for a Chinese question, as
+    the continuation tasks ask. alpaca: task, input and answer under headings. chatml: turns
+    between <|im_start|> and <|im_end|>, for conversations."""
+    lora: LoraConfig = LoraConfig.model_validate({})
+    """The adapter's shape."""
+    optimizer: LoraOptimizerConfig = LoraOptimizerConfig.model_validate({})
+    """AdamW's settings."""
+    schedule: LoraScheduleConfig = LoraScheduleConfig.model_validate({})
+    """The learning rate over the steps."""
+    batch: BatchConfig = BatchConfig.model_validate({})
+    """Examples a step."""
+    steps: int | None = Field(None, ge=1)
+    """Optimiser steps. State either this or `epochs`."""
+    epochs: float | None = Field(None, gt=0)
+    """Passes over the kept examples, rounded up to whole steps. 2 or 3 are customary."""
+    max_length: int = Field(256, ge=8)
+    """Longest example in tokens, its end included; longer ones are dropped and counted, not cut."""
+    checkpoint_every: int = Field(50, ge=1)
+    """Steps between two states that a killed run goes on from; the result does not depend on it."""
+    seed: int = Field(0, ge=0)
+    """Seed of the adapter's first values and of the order of examples."""
+    device: Literal["auto", "CPU", "GPU", "Ascend"] = "auto"
+    """Where MindSpore computes; auto takes an accelerator if there is one."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FinetuneConfig":
+        problems = []
+        if (self.steps is None) == (self.epochs is None):
+            found = "neither" if self.steps is None else "both"
+            problems.append(f"steps and epochs: {found} is set; one of them would be right")
+        if (
+            isinstance(self.data, Files)
+            and self.data.format == "messages"
+            and self.template != "chatml"
+        ):
+            problems.append(f"template: is '{self.template}'; messages need chatml")
+        if problems:
+            raise ValueError(". ".join(problems))
+        return self
+
+    def source_files(self) -> list[Path]:
+        """The instruction files. Raises BadInput if a pattern fits none."""
+        return self.data.paths() if isinstance(self.data, Files) else []
+
+    def seeds(self) -> dict[str, int]:
+        """One seed for the adapter's start and the order of examples."""
+        return {"finetune": self.seed}
+
+    def step_count(self, examples: int) -> int:
+        """Optimiser steps for this many kept examples."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None, "the validator asks for one of the two"
+        return max(1, -int(-self.epochs * examples // self.batch.global_size))
+
+
+def _divisor_below(whole: int, bound: int) -> int:
+    return next(size for size in range(bound, 0, -1) if whole % size == 0)
+
+
+SPEC = StageSpec(
+    name="finetune",
+    makes="adapter",
+    config=FinetuneConfig,
+    inputs={
+        "model": Input(("hf-model",)),
+        "corpus": Input(("corpus",), required=False),
+    },
+    code_version=1,
+    resumes=True,
+)
