@@ -156,8 +156,9 @@ class Layer(nn.Cell):
             "up_proj": (hidden, inner),
             "down_proj": (inner, hidden),
         }
-        for name in targets:
-            setattr(self, name, LoraPair(*widths[name], lora))
+        if lora is not None:
+            for name in targets:
+                setattr(self, name, LoraPair(*widths[name], lora))
         self.adapts_qkv = any(name in targets for name in ("q_proj", "k_proj", "v_proj"))
         if self.adapts_qkv:
             for name in ("q_proj", "k_proj", "v_proj"):

@@ -1,0 +1,322 @@
+"""One optimiser step over any number of micro-batches and processes, as MindSpore graphs.
+
+The loss is the mean over the labelled tokens of the whole step: micro-batches and processes add up
+sums of losses, of gradients and of tokens, and the division comes last. So 1x8, 2x4 and 8x1 are the
+same step whatever the masks are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from artifacts.architecture import Architecture
+from stages.engine.model import Decoder, causal_bias, document_bias, rotation
+from stages.engine.optimizer import AdamW
+from stages.engine.settings import OptimizerConfig
+
+BUCKET = 1 << 18
+"""Gradients smaller than this many numbers travel together: one collective costs 1 ms and more."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch of one process."""
+
+    ids_BT: np.ndarray
+    """Token ids, int32."""
+    labels_BT: np.ndarray
+    """The token to predict at each place, int32; negative (-100) where there is no loss."""
+    documents_BT: np.ndarray | None = None
+    """For packed rows: numbers that tell documents apart. Tokens see their own document only, and
+    positions start again with each."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimiser step did, over all its micro-batches and processes."""
+
+    loss: float
+    """Mean over labelled tokens, nats; 0 if there were none."""
+    tokens: int
+    """Number of labelled tokens."""
+    gradient_norm: float
+    """Before clipping."""
+    applied: bool
+    """False if loss or gradient was not finite: then nothing was changed."""
+
+
+class _SumLoss(nn.Cell):
+    def __init__(self, decoder: Decoder):
+        super().__init__()
+        self.decoder = decoder
+        self.sum = ops.ReduceSum()
+
+    def construct(
+        self, ids_BT: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
+    ) -> Tensor:
+        return self.sum(self.decoder.losses(ids_BT, labels_BT, cos, sin, bias))
+
+
+class _Reduce(nn.Cell):
+    """Sum tensors over all processes; small ones travel in one piece."""
+
+    def __init__(self, shapes: list[tuple[int, ...]], processes: int):
+        super().__init__()
+        self.active = processes > 1
+        self.shapes = shapes
+        self.sizes = [int(np.prod(shape)) for shape in shapes]
+        self.buckets = _buckets(self.sizes)
+        self.concat = ops.Concat()
+        self.slice = ops.Slice()
+        if self.active:
+            self.all_reduce = ops.AllReduce()
+
+    def construct(self, tensors: Any) -> Any:
+        if not self.active:
+            return tensors
+        reduced: Any = ()
+        for bucket in self.buckets:
+            flat: Any = ()
+            for i in bucket:
+                flat = (*flat, ops.reshape(tensors[i], (-1,)))
+            joined = self.all_reduce(self.concat(flat) if len(flat) > 1 else flat[0])
+            begin = 0
+            for i in bucket:
+                part = self.slice(joined, (begin,), (self.sizes[i],))
+                reduced = (*reduced, ops.reshape(part, self.shapes[i]))
+                begin = begin + self.sizes[i]
+        return reduced
+
+
+def _buckets(sizes: list[int]) -> list[list[int]]:
+    """Neighbours together until a bucket holds `BUCKET` numbers."""
+    buckets: list[list[int]] = [[]]
+    filled = 0
+    for i, size in enumerate(sizes):
+        if buckets[-1] and filled + size > BUCKET:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(i)
+        filled += size
+    return buckets
+
+
+class _Whole(nn.Cell):
+    """Forward, backward and update in one graph: a step of a single micro-batch."""
+
+    def __init__(self, loss: _SumLoss, reduce: _Reduce, optimizer: AdamW):
+        super().__init__()
+        self.loss, self.reduce, self.optimizer = loss, reduce, optimizer
+        self.gradient = ops.value_and_grad(loss, None, optimizer.weights)
+
+    def construct(
+        self,
+        ids_BT: Tensor,
+        labels_BT: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        bias: Tensor,
+        rate: Tensor,
+        epsilon: Tensor,
+        decay: Tensor,
+    ) -> Tensor:
+        loss, gradients = self.gradient(ids_BT, labels_BT, cos, sin, bias)
+        sums = self.reduce((*gradients, _sums(loss, labels_BT)))
+        norm = self.optimizer(sums[:-1], sums[-1][1], rate, epsilon, decay)
+        return ops.concat((sums[-1], ops.reshape(norm, (1,))))
+
+
+class _Accumulate(nn.Cell):
+    """Forward and backward of one micro-batch, added to the accumulators."""
+
+    def __init__(self, loss: _SumLoss, weights: ParameterTuple, sums: ParameterTuple):
+        super().__init__()
+        self.loss, self.sums = loss, sums
+        self.gradient = ops.value_and_grad(loss, None, weights)
+        self.add = ops.AssignAdd()
+
+    def construct(
+        self, ids_BT: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
+    ) -> Tensor:
+        loss, gradients = self.gradient(ids_BT, labels_BT, cos, sin, bias)
+        for i in range(len(gradients)):
+            self.add(self.sums[i], gradients[i])
+        self.add(self.sums[-1], _sums(loss, labels_BT))
+        return loss
+
+
+class _Apply(nn.Cell):
+    """The update from the accumulators, which are empty afterwards."""
+
+    def __init__(self, reduce: _Reduce, optimizer: AdamW, sums: ParameterTuple):
+        super().__init__()
+        self.reduce, self.optimizer, self.sums = reduce, optimizer, sums
+        self.assign = ops.Assign()
+
+    def construct(self, rate: Tensor, epsilon: Tensor, decay: Tensor) -> Tensor:
+        held: Any = ()
+        for one in self.sums:
+            held = (*held, one * 1.0)
+        sums = self.reduce(held)
+        norm = self.optimizer(sums[:-1], sums[-1][1], rate, epsilon, decay)
+        for one in self.sums:
+            self.assign(one, ops.zeros_like(one))
+        return ops.concat((sums[-1], ops.reshape(norm, (1,))))
+
+
+class _Evaluate(nn.Cell):
+    def __init__(self, loss: _SumLoss, reduce: _Reduce):
+        super().__init__()
+        self.loss, self.reduce = loss, reduce
+
+    def construct(
+        self, ids_BT: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
+    ) -> Tensor:
+        loss = self.loss(ids_BT, labels_BT, cos, sin, bias)
+        return self.reduce((_sums(loss, labels_BT),))[0]
+
+
+def _sums(loss: Tensor, labels_BT: Tensor) -> Tensor:
+    """[sum of losses, number of labelled tokens]."""
+    tokens = ops.ReduceSum()(ops.cast(labels_BT >= 0, mindspore.float32))
+    return ops.stack((loss, tokens))
+
+
+class Trainer:
+    """Trains the parameters of a decoder that require gradients.
+
+    With `processes` > 1 the process must have joined the group already (`parallel.join`), and every
+    process must call `step` and `evaluate` alike.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        decoder: Decoder,
+        optimizer: OptimizerConfig,
+        processes: int = 1,
+    ):
+        self.architecture, self.decoder = architecture, decoder
+        # The name is the path in the decoder, which a wrapping cell must not lengthen.
+        for name, parameter in decoder.parameters_and_names():
+            parameter.name = name
+        trained = [p for _, p in decoder.parameters_and_names() if p.requires_grad]
+        self.names = [p.name for p in trained]
+        self.updates = 0
+        """Optimiser updates applied so far; the bias correction needs it."""
+        self._processes = processes
+        self._loss = _SumLoss(decoder)
+        self._optimizer = AdamW(trained, optimizer)
+        shapes = [tuple(p.shape) for p in trained] + [(2,)]
+        self._shapes = shapes
+        self._reduce = _Reduce(shapes, processes)
+        self._whole: _Whole | None = None
+        self._accumulate: _Accumulate | None = None
+        self._apply: _Apply | None = None
+        self._evaluate: _Evaluate | None = None
+        self._constants: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
+
+    def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
+        """One optimiser step over this process's micro-batches, all of one shape."""
+        scalars = self._optimizer.scalars(self.updates + 1, learning_rate)
+        if len(batches) == 1:
+            if self._whole is None:
+                self._whole = _Whole(self._loss, self._reduce, self._optimizer)
+            found = self._whole(*self._inputs(batches[0]), *scalars)
+        else:
+            for batch in batches:
+                self.accumulate(batch)
+            assert self._apply is not None
+            found = self._apply(*scalars)
+        loss_sum, tokens, norm = (float(value) for value in found.asnumpy())
+        applied = bool(np.isfinite(norm))
+        self.updates += applied
+        return StepResult(loss_sum / max(tokens, 1.0), round(tokens), norm, applied)
+
+    def accumulate(self, batch: Batch) -> None:
+        """Add one micro-batch's gradients to the accumulators."""
+        if self._accumulate is None:
+            sums = ParameterTuple(
+                [
+                    Parameter(
+                        Tensor(np.zeros(shape, np.float32)),
+                        name=f"accumulated.{i}",
+                        requires_grad=False,
+                    )
+                    for i, shape in enumerate(self._shapes)
+                ]
+            )
+            self._accumulate = _Accumulate(self._loss, self._optimizer.weights, sums)
+            self._apply = _Apply(self._reduce, self._optimizer, sums)
+        self._accumulate(*self._inputs(batch))
+
+    def accumulated(self) -> dict[str, np.ndarray]:
+        """What the accumulators hold, by engine parameter name: this process's summed gradients."""
+        assert self._accumulate is not None
+        values = [p.asnumpy().copy() for p in self._accumulate.sums]
+        return dict(zip(self.names, values[:-1], strict=True))
+
+    def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
+        """Sum of losses in nats and number of labelled tokens, over all processes."""
+        if self._evaluate is None:
+            self._evaluate = _Evaluate(self._loss, _Reduce([(2,)], self._processes))
+        total, count = 0.0, 0
+        for batch in batches:
+            loss_sum, tokens = self._evaluate(*self._inputs(batch)).asnumpy()
+            total, count = total + float(loss_sum), count + round(float(tokens))
+        return total, count
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """AdamW's running means and squares by engine parameter name."""
+        means = [p.asnumpy().copy() for p in self._optimizer.means]
+        squares = [p.asnumpy().copy() for p in self._optimizer.squares]
+        return dict(zip(self.names, means, strict=True)), dict(
+            zip(self.names, squares, strict=True)
+        )
+
+    def set_state(
+        self, means: dict[str, np.ndarray], squares: dict[str, np.ndarray], updates: int
+    ) -> None:
+        """Go on from what `state` gave after `updates` updates."""
+        for name, mean, square in zip(
+            self.names, self._optimizer.means, self._optimizer.squares, strict=True
+        ):
+            mean.set_data(Tensor(np.array(means[name], np.float32)))
+            square.set_data(Tensor(np.array(squares[name], np.float32)))
+        self.updates = updates
+
+    def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        ids, labels = Tensor(_int32(batch.ids_BT)), Tensor(_int32(batch.labels_BT))
+        if batch.documents_BT is None:
+            return (ids, labels, *self._unpacked(batch.ids_BT.shape))
+        cos, sin = rotation(self.architecture, positions_in_documents(batch.documents_BT))
+        return ids, labels, Tensor(cos), Tensor(sin), Tensor(document_bias(batch.documents_BT))
+
+    def _unpacked(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        rows, length = shape
+        if (rows, length) not in self._constants:
+            positions = np.broadcast_to(np.arange(length), (rows, length))
+            cos, sin = rotation(self.architecture, positions)
+            self._constants[rows, length] = (
+                Tensor(cos),
+                Tensor(sin),
+                Tensor(causal_bias(length)),
+            )
+        return self._constants[rows, length]
+
+
+def positions_in_documents(documents_BT: np.ndarray) -> np.ndarray:
+    """Position of each token in its own document, for rows of documents laid end to end."""
+    time = np.arange(documents_BT.shape[1])
+    changes = np.ones(documents_BT.shape, bool)
+    changes[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+    begins = np.maximum.accumulate(np.where(changes, time, 0), axis=1)
+    return time - begins
+
+
+def _int32(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.int32)
