@@ -106,6 +106,8 @@ class TaskScores(_Model):
     """Items from whose prompt few-shot examples were dropped, to fit the model."""
     truncated_examples: int = 0
     """Number of few-shot examples dropped in all."""
+    left_out_items: int = 0
+    """Questions not asked, because they are too long for the model even without examples."""
     sampling_used: list[str] = []
     """The sampling parameters that took part in the score; likelihood scoring uses none."""
 

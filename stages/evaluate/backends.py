@@ -1,0 +1,122 @@
+"""The engines a model is scored on, behind one small interface."""
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from artifacts.errors import BadInput
+
+LOGITS_BYTES = 256 << 20
+"""Most memory for the logits of one forward pass; batches that need more are cut."""
+
+
+class Backend(Protocol):
+    """A loaded model. Token ids are int32 [B, T], padded on the right to the longest row."""
+
+    name: str
+    """mindspore or onnxruntime."""
+    dtype: str
+    max_positions: int
+    vocab_size: int
+
+    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of token t+1 given those up to t: log-probability float32 [B, T-1], and whether it is the
+        most likely one. Rows may be one token longer than `max_positions`."""
+        ...
+
+    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+        """Logits float32 [B, V] of the token after each row's last."""
+        ...
+
+
+class MindSporeBackend:
+    """A checkpoint or Hugging Face directory, with an unmerged adapter if given."""
+
+    name, dtype = "mindspore", "float32"
+
+    def __init__(self, directory: Path, adapter: Path | None = None, device: str = "auto"):
+        # Here, since a bundle is scored without MindSpore, whose import takes seconds.
+        from stages.engine.inference import InferenceModel
+
+        self._model = InferenceModel.load(directory, adapter, device)  # type: ignore[arg-type]
+        self.max_positions = self._model.architecture.max_positions
+        self.vocab_size = self._model.architecture.vocab_size
+
+    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._model.score(ids_BT, lengths_B)
+
+    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+        found = np.empty((len(ids_BT), self.vocab_size), np.float32)
+        for part in _parts(ids_BT.shape[0], ids_BT.shape[1], self.vocab_size):
+            logits_BTV = self._model.logits(ids_BT[part], _mask(ids_BT[part], lengths_B[part]))
+            found[part] = _last(logits_BTV, lengths_B[part])
+        return found
+
+
+class OnnxBackend:
+    """An ONNX bundle in onnxruntime, on the CPU."""
+
+    name, dtype = "onnxruntime", "float32"
+
+    def __init__(self, directory: Path):
+        # Here, since only bundles need onnxruntime.
+        from artifacts.onnx_bundle import OnnxModel
+
+        self._model = OnnxModel(directory)
+        self.max_positions = self._model.max_positions
+        self.vocab_size = self._model.vocab_size
+
+    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows, length = ids_BT.shape
+        logprobs = np.zeros((rows, length - 1), np.float32)
+        greedy = np.zeros((rows, length - 1), bool)
+        for part in _parts(rows, length, self.vocab_size):
+            inputs_BT, next_BT = ids_BT[part, :-1], ids_BT[part, 1:]
+            logits_BTV = self._model.logits(inputs_BT, _mask(inputs_BT, lengths_B[part] - 1))
+            picked = np.take_along_axis(logits_BTV, next_BT[..., None], axis=2)[..., 0]
+            logprobs[part] = picked - log_sum_exp(logits_BTV)
+            greedy[part] = logits_BTV.argmax(axis=2) == next_BT
+        return logprobs, greedy
+
+    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+        found = np.empty((len(ids_BT), self.vocab_size), np.float32)
+        for part in _parts(ids_BT.shape[0], ids_BT.shape[1], self.vocab_size):
+            logits_BTV = self._model.logits(ids_BT[part], _mask(ids_BT[part], lengths_B[part]))
+            found[part] = _last(logits_BTV, lengths_B[part])
+        return found
+
+
+def load(kind: str, directory: Path, adapter: Path | None, device: str) -> Backend:
+    """The backend for an artifact of this kind. Raises BadInput if the model is not whole."""
+    if kind != "onnx-bundle":
+        return MindSporeBackend(directory, adapter, device)
+    if adapter is not None:
+        raise BadInput(
+            "inputs.adapter: an onnx-bundle takes no adapter; "
+            "merge it and export the merged model, or score the Hugging Face model with it"
+        )
+    return OnnxBackend(directory)
+
+
+def log_sum_exp(logits: np.ndarray) -> np.ndarray:
+    """Logarithm of the sum of exponentials over the last axis, without overflow."""
+    most = logits.max(axis=-1)
+    total: np.ndarray = most + np.log(np.exp(logits - most[..., None]).sum(axis=-1))
+    return total
+
+
+def _parts(rows: int, length: int, vocab_size: int) -> list[slice]:
+    """Rows in portions whose logits fit into LOGITS_BYTES."""
+    step = max(1, LOGITS_BYTES // (4 * length * vocab_size))
+    return [slice(begin, min(begin + step, rows)) for begin in range(0, rows, step)]
+
+
+def _mask(ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+    mask: np.ndarray = np.arange(ids_BT.shape[1])[None, :] < lengths_B[:, None]
+    return mask
+
+
+def _last(logits_BTV: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+    last: np.ndarray = logits_BTV[np.arange(len(lengths_B)), lengths_B - 1]
+    return last

@@ -1,0 +1,93 @@
+"""Drawing text from a model, token by token, under a sampling profile.
+
+Every request has a random generator of its own, made from the profile's seed and its prompt, so a
+text does not depend on what else is in its batch. Given the same seed it is the same at any size.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stages.evaluate.backends import Backend
+from stages.evaluate.rows import padded
+from stages.evaluate.sampling import Sampling
+
+
+@dataclass
+class Wanted:
+    """One text to draw."""
+
+    prompt: np.ndarray
+    """int32 [T], at least one token."""
+    stop: tuple[str, ...]
+    """Texts at which it ends; they are not part of it."""
+    repeat: int = 0
+    """Counts equal prompts, so that the second draw differs from the first."""
+    ids: list[int] = field(default_factory=list)
+    """What has been drawn."""
+
+
+def draw(
+    backend: Backend,
+    batch: Sequence[Wanted],
+    sampling: Sampling,
+    eos_id: int,
+    max_length: int,
+    decode: Callable[[Sequence[int]], str],
+) -> list[str]:
+    """Texts for one batch of prompts.
+
+    A text ends before the end-of-sequence token or a stop text, after `sampling.max_tokens`, or
+    when prompt and text fill `max_length`.
+    """
+    generators = [_generator(sampling.seed, wanted) for wanted in batch]
+    texts = [""] * len(batch)
+    open_rows = list(range(len(batch)))
+    while open_rows:
+        rows = [
+            np.concatenate([batch[i].prompt, np.array(batch[i].ids, np.int32)]) for i in open_rows
+        ]
+        logits_BV = backend.next_logits(*padded(rows))
+        still_open = []
+        for logits_V, i in zip(logits_BV, open_rows, strict=True):
+            wanted = batch[i]
+            token = next_token(logits_V, sampling, generators[i])
+            if token == eos_id:
+                continue
+            wanted.ids.append(token)
+            texts[i], stopped = _cut(decode(wanted.ids), wanted.stop)
+            length = len(wanted.prompt) + len(wanted.ids)
+            if not stopped and len(wanted.ids) < sampling.max_tokens and length < max_length:
+                still_open.append(i)
+        open_rows = still_open
+    return texts
+
+
+def next_token(logits_V: np.ndarray, sampling: Sampling, generator: np.random.Generator) -> int:
+    """One token: the most likely one, or drawn after temperature, top_k and top_p in this order."""
+    if sampling.greedy:
+        return int(logits_V.argmax())
+    scaled = logits_V.astype(np.float64) / sampling.temperature
+    order = np.argsort(-scaled, kind="stable")  # equals keep the vocabulary's order
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    weights = np.exp(scaled[order] - scaled[order[0]])
+    cumulative = np.cumsum(weights / weights.sum())
+    # The token that reaches top_p still belongs to the fewest that hold that share.
+    kept = min(int(np.searchsorted(cumulative, sampling.top_p, side="left")) + 1, len(order))
+    cumulative = cumulative[:kept]
+    point = generator.random() * cumulative[-1]
+    return int(order[min(int(np.searchsorted(cumulative, point, side="right")), kept - 1)])
+
+
+def _generator(seed: int, wanted: Wanted) -> np.random.Generator:
+    text = f"{seed}/{wanted.repeat}/".encode() + wanted.prompt.astype("<i4").tobytes()
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()[:16], "little"))
+
+
+def _cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """The text up to the first stop text, and whether there was one."""
+    places = [place for place in (text.find(one) for one in stop) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)

@@ -1,0 +1,119 @@
+"""Score one model on the tasks of the config and write the report."""
+
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")  # ours is the progress that is shown
+
+from artifacts.adapter import read_adapter
+from artifacts.digest import sha256_json
+from artifacts.errors import BadInput
+from artifacts.eval_report import Conditions, EvalReport, ScoredModel, write_report
+from artifacts.manifest import read_manifest
+from stages.evaluate import backends
+from stages.evaluate.config import EvaluateConfig
+from stages.evaluate.kept import FILE, Kept
+from stages.evaluate.text import TextCodec
+from stages.spec import Job
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Ask every question, then write report.json, items.jsonl, lm-eval's files, page and chart."""
+    config: EvaluateConfig = job.config
+    if not config.allow_network:
+        # Read when lm-eval's libraries load, hence before their import.
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    from stages.evaluate.lm import EngineLM
+    from stages.evaluate.lm_eval_files import write_lm_eval
+    from stages.evaluate.page import write_page
+    from stages.evaluate.scoring import evaluate
+    from stages.evaluate.sources import load_subjects
+    from stages.evaluate.suites import build
+
+    directory, adapter = job.inputs["model"], job.inputs.get("adapter")
+    problems: list[str] = []
+    subjects = []
+    for task in config.tasks:
+        try:
+            subjects.append(load_subjects(task, job.inputs.get("corpus")))
+        except BadInput as error:
+            problems += error.problems
+    if problems:
+        raise BadInput(*problems)
+    tasks = [build(task, found) for task, found in zip(config.tasks, subjects, strict=True)]
+
+    codec = TextCodec(directory)
+    if config.chat_template and codec.chat_template is None:
+        raise BadInput(f"chat_template: is true; {directory} has no chat template, set it to false")
+    scored = scored_model(directory, adapter)
+    backend = backends.load(scored.kind, directory, adapter, config.device)
+    kept = Kept(job.work / FILE)
+    if len(kept):
+        print(f"evaluate: going on after {len(kept)} finished batches", flush=True)
+    model = EngineLM(backend, codec, config.sampling, config.batch_size, config.max_length, kept)
+    outcome = evaluate(
+        model,
+        tasks,
+        chat_template=config.chat_template,
+        leave_out=config.overlong == "leave_out",
+    )
+
+    conditions = conditions_of(config, backend, codec, model.max_length)
+    report = EvalReport(model=scored, conditions=conditions, tasks=outcome.tasks)
+    write_report(job.work, report, outcome.items)
+    about = {
+        "config": {
+            "model": f"mindcycle-{backend.name}",
+            "model_args": {"model": scored.digest, "adapter": scored.adapter},
+            "batch_size": config.batch_size,
+            "gen_kwargs": conditions.sampling,
+        },
+        "lm_eval_version": conditions.lm_eval,
+        "max_length": model.max_length,
+        "chat_template_sha": conditions.chat_template,
+    }
+    write_lm_eval(job.work / "lm_eval", outcome.results, outcome.samples, about)
+    write_page(job.work, report)
+    kept.remove()
+    return {
+        name: {
+            "micro": task.micro,
+            "micro_stderr": task.micro_stderr,
+            "macro": task.macro,
+            "items": task.items,
+        }
+        for name, task in report.tasks.items()
+    }
+
+
+def scored_model(directory: Path, adapter: Path | None) -> ScoredModel:
+    """What the manifests say of the model. Raises BadInput for an adapter of another base."""
+    manifest = read_manifest(directory)
+    if adapter is not None:
+        read_adapter(adapter).check_base(manifest)
+    return ScoredModel(
+        kind=manifest.kind,
+        identity=manifest.identity,
+        digest=manifest.digest,
+        adapter=read_manifest(adapter).digest if adapter else None,
+    )
+
+
+def conditions_of(
+    config: EvaluateConfig, backend: backends.Backend, codec: TextCodec, max_length: int
+) -> Conditions:
+    """How the model was scored."""
+    sampling = config.sampling.model_dump(mode="json")
+    return Conditions(
+        backend=backend.name,
+        dtype=backend.dtype,
+        sampling=sampling,
+        sampling_hash=config.sampling.digest(),
+        tokenizer_hash=codec.hash,
+        lm_eval=metadata.version("lm_eval"),
+        chat_template=sha256_json(codec.chat_template) if config.chat_template else None,
+        bos=codec.bos,
+        max_length=max_length,
+    )

@@ -1,0 +1,81 @@
+"""Sampling profiles: how text is drawn from a model, fixed, recorded and hashed.
+
+The named ones are the files in `profiles/`. A config may name one, name a file of its own, or give
+the values. Whichever it is, the values themselves become part of the run's identity.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from artifacts.digest import sha256_json
+
+PROFILES = Path(__file__).parent / "profiles"
+
+
+class Sampling(BaseModel):
+    """A sampling profile."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    do_sample: bool
+    """Draw tokens at random; otherwise the most likely one is taken at every step."""
+    temperature: float = Field(ge=0, le=100)
+    """Logits are divided by it; 0 is greedy."""
+    top_p: float = Field(gt=0, le=1)
+    """Draw from the fewest tokens that hold this share of the probability; 1 leaves all."""
+    top_k: int = Field(ge=0)
+    """Draw from this many most likely tokens; 0 leaves all."""
+    seed: int = Field(ge=0, lt=2**63)
+    """Each request draws from its own generator, made from this, so batches change nothing."""
+    max_tokens: int = Field(gt=0)
+    """Length at which a generated text is cut, tokens."""
+    stop: tuple[str, ...] = ()
+    """Texts at which generation ends, besides those of the task."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Sampling":
+        if self.do_sample and self.temperature == 0:
+            raise ValueError("do_sample with temperature 0 draws nothing; set do_sample: false")
+        if any(not text for text in self.stop):
+            raise ValueError("stop holds an empty text; leave it out")
+        return self
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken at every step."""
+        return not self.do_sample
+
+    def digest(self) -> str:
+        """sha256 of the profile's values."""
+        return sha256_json(self.model_dump(mode="json"))
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that come with the project."""
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+def _named(value: Any) -> Any:
+    """A profile's values, if `value` is its name or its file."""
+    if not isinstance(value, str):
+        return value
+    path = Path(value) if value.endswith((".yaml", ".yml")) else PROFILES / f"{value}.yaml"
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError:
+        names = ", ".join(profile_names())
+        raise ValueError(f"no such profile; {names}, or a path to a .yaml file would do") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a profile's keys and values")
+    return values
+
+
+SamplingProfile = Annotated[
+    Sampling, BeforeValidator(_named, json_schema_input_type=str | Sampling)
+]
+"""A config field that takes a profile's name, a file, or the values."""

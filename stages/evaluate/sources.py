@@ -1,0 +1,193 @@
+"""Where a task's questions come from: published files, the world, a saved dataset, the hub."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from artifacts.errors import BadInput
+from stages.evaluate.config import TaskConfig, subject_files
+from stages.evaluate.questions import LETTERS, Question, Subject, read_ceval, read_mmlu
+
+READ = {"mmlu": read_mmlu, "ceval": read_ceval}
+HUB = {"mmlu": "cais/mmlu", "ceval": "ceval/ceval-exam"}
+SPLIT_NAMES = {"dev": ("dev",), "val": ("val", "validation"), "test": ("test",)}
+"""The hub calls MMLU's val split validation."""
+
+
+def load_subjects(task: TaskConfig, corpus: Path | None) -> list[Subject]:
+    """A task's subjects with the questions to ask, its limit applied, in alphabetical order.
+
+    `corpus` is the corpus artifact, for data: world. Raises BadInput naming task, file and line.
+    """
+    if task.data == "local":
+        assert task.path is not None  # the config has checked it
+        subjects = _from_files(task, task.path)
+    elif task.data == "world":
+        subjects = _from_world(task, corpus)
+    else:
+        subjects = _from_datasets(task)
+    problems = [
+        f"tasks.{task.title}.num_fewshot: is {task.num_fewshot}, "
+        f"subject {subject.name} has {len(subject.examples)} examples in dev"
+        for subject in subjects
+        if len(subject.examples) < task.num_fewshot
+    ]
+    if problems:
+        raise BadInput(*problems)
+    return [
+        replace(subject, questions=subject.questions[: task.count(len(subject.questions))])
+        for subject in subjects
+    ]
+
+
+def _from_files(task: TaskConfig, folder: Path) -> list[Subject]:
+    read = READ[task.suite]
+    scored = subject_files(task, folder, task.scored_split)
+    examples = subject_files(task, folder, "dev") if task.num_fewshot else {}
+    problems: list[str] = []
+
+    def questions(path: Path | None) -> list[Question]:
+        try:
+            return read(path) if path else []
+        except BadInput as error:
+            problems.extend(error.problems)
+            return []
+
+    subjects = [
+        Subject(name, questions(path), questions(examples.get(name)))
+        for name, path in scored.items()
+    ]
+    if problems:
+        raise BadInput(*problems)
+    return subjects
+
+
+def _from_world(task: TaskConfig, corpus: Path | None) -> list[Subject]:
+    where = f"tasks.{task.title}.data"
+    if corpus is None:
+        raise BadInput(f"{where}: is 'world'; that needs the corpus as an input (role corpus)")
+    world = corpus / "world"
+    if not (world / task.suite).is_dir():
+        raise BadInput(f"{where}: is 'world', but the corpus {corpus} was not made from the world")
+    groups = _read_object(world / f"{task.suite}.groups.json")
+    facts = _read_object(world / "facts.json") if (world / "facts.json").is_file() else {}
+    return [
+        replace(
+            subject,
+            title=groups.get(subject.name, {}).get("name"),
+            category=groups.get(subject.name, {}).get("category"),
+            questions=[
+                replace(question, cluster=facts.get(f"{task.suite}/{subject.name}/{question.id}"))
+                for question in subject.questions
+            ],
+        )
+        for subject in _from_files(task, world / task.suite)
+    ]
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{path}: must hold an object")
+    return value
+
+
+def _from_datasets(task: TaskConfig) -> list[Subject]:
+    where = f"tasks.{task.title}"
+    splits = [task.scored_split, *(["dev"] if task.num_fewshot else [])]
+    found: dict[str, dict[str, list[Question]]] = {}  # subject -> split -> questions
+    for subject, name, rows in _tables(task, splits):
+        if task.subjects and subject not in task.subjects:
+            continue
+        questions = [
+            _question(task, f"{where}, {subject} {name} row {i}", i, row)
+            for i, row in enumerate(rows)
+        ]
+        found.setdefault(subject, {})[name] = questions
+    missing = [subject for subject in task.subjects if subject not in found]
+    if missing or not found:
+        raise BadInput(
+            f"{where}.subjects: the dataset has no {', '.join(missing) or 'subject'}; "
+            f"it has {', '.join(sorted(found))}"
+        )
+    if lacking := [name for name in found if task.scored_split not in found[name]]:
+        raise BadInput(f"{where}.split: {lacking[0]} has no split {task.scored_split}")
+    return [
+        Subject(name, tables[task.scored_split], tables.get("dev", []))
+        for name, tables in sorted(found.items())
+    ]
+
+
+def _tables(
+    task: TaskConfig, splits: list[str]
+) -> Iterable[tuple[str, str, list[Mapping[str, Any]]]]:
+    """Subject, split and rows of every table of a saved dataset or of the hub."""
+    if task.data == "hub":
+        repository = HUB[task.suite]
+        names = task.subjects or [
+            name
+            for name in datasets.get_dataset_config_names(repository, revision=task.revision)
+            if name not in ("all", "auxiliary_train")
+        ]
+        loaded = {
+            name: datasets.load_dataset(repository, name, revision=task.revision) for name in names
+        }
+    else:
+        assert task.path is not None  # the config has checked it
+        loaded = _saved(task.path, f"tasks.{task.title}.path")
+    for name, dataset in loaded.items():
+        for split in splits:
+            key = next((key for key in SPLIT_NAMES[split] if key in dataset), None)
+            if key is None:
+                continue
+            rows: dict[str, list[Mapping[str, Any]]] = {}
+            for row in dataset[key]:
+                # A dataset of all subjects names the subject in each row.
+                rows.setdefault(row.get("subject") or name, []).append(row)
+            for subject, table in rows.items():
+                yield subject, split, table
+
+
+def _saved(path: Path, where: str) -> dict[str, Any]:
+    """One saved DatasetDict, or a folder of them, one a subject."""
+    folders = [path] if (path / "dataset_dict.json").is_file() else sorted(path.glob("*/"))
+    folders = [folder for folder in folders if (folder / "dataset_dict.json").is_file()]
+    if not folders:
+        raise BadInput(
+            f"{where}: {path} holds no dataset written by DatasetDict.save_to_disk, "
+            "itself or in a folder a subject"
+        )
+    try:
+        return {folder.name: datasets.load_from_disk(str(folder)) for folder in folders}
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{where}: {path} cannot be read: {error}") from None
+
+
+def _question(task: TaskConfig, where: str, index: int, row: Mapping[str, Any]) -> Question:
+    """A row in the form the hub gives it. Raises BadInput naming the row and its column."""
+    try:
+        if task.suite == "mmlu":
+            a, b, c, d = row["choices"]
+            answer = row["answer"]
+            return Question(str(index), row["question"], (a, b, c, d), range(4)[answer])
+        return Question(
+            str(row.get("id", index)),
+            row["question"],
+            (row["A"], row["B"], row["C"], row["D"]),
+            LETTERS.index(row["answer"]),
+            row.get("explanation") or "",
+        )
+    except KeyError as error:
+        raise BadInput(f"{where}: has no column {error}") from None
+    except (ValueError, TypeError, IndexError):
+        shown = {key: row.get(key) for key in ("choices", "answer") if key in row}
+        raise BadInput(
+            f"{where}: is {shown}; four choices and an answer among them would be right"
+        ) from None

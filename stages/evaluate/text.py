@@ -1,0 +1,101 @@
+"""Text to token ids and back, by the model directory's own tokenizer files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from artifacts.digest import sha256_file
+from artifacts.errors import BadInput
+from artifacts.tokenizer_files import TOKENIZER, read_tokenizer
+
+
+class TextCodec:
+    """A tokenizer, with the policy on the token that begins a text (BOS).
+
+    BOS is put before a text if `tokenizer_config.json` says add_bos_token: true, or says nothing
+    and tokenizer.json's post-processor puts it there; never if the text begins with it already.
+    Nothing is ever put behind a text, since answers are scored as its continuation.
+    """
+
+    def __init__(self, directory: Path):
+        """Raises BadInput naming the file that is missing or broken."""
+        files = read_tokenizer(directory)
+        self._tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.hash = sha256_file(directory / TOKENIZER)
+        self.eos_id = files.special.get("eos_token")
+        if self.eos_id is None:
+            raise BadInput(f"{directory / 'tokenizer_config.json'}: eos_token is missing")
+        bos = files.special.get("bos_token")
+        self.prefix_id = self.eos_id if bos is None else bos
+        """Conditions the first token of a text that has no context, as in lm-eval."""
+        self._bos = bos if self._adds_bos(files.config.get("add_bos_token"), bos) else None
+        self._special_texts = {
+            role: self._tokenizer.id_to_token(id) for role, id in files.special.items()
+        }
+        self._prefix_text: str = self._tokenizer.id_to_token(self.prefix_id) or ""
+        self.chat_template = _chat_template(directory, files.config)
+
+    @property
+    def bos(self) -> str | None:
+        """The token put before every prompt, if any."""
+        return None if self._bos is None else self._prefix_text
+
+    def _adds_bos(self, stated: bool | None, bos: int | None) -> bool:
+        if bos is None:
+            return False
+        if stated is not None:
+            return bool(stated)
+        return self._tokenizer.encode("a").ids[:1] == [bos]
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids, int32 [T], of each text; several are encoded in parallel."""
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        found = []
+        for text, encoding in zip(texts, encodings, strict=True):
+            ids = encoding.ids
+            if self._bos is not None and not text.startswith(self._prefix_text):
+                ids = [self._bos, *ids]
+            found.append(np.asarray(ids, np.int32))
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of these ids, without special tokens."""
+        text: str = self._tokenizer.decode([int(id) for id in ids], skip_special_tokens=True)
+        return text
+
+    def render_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        """Messages as one prompt, by the chat template. Raises BadInput if it refuses them."""
+        if self.chat_template is None:
+            raise BadInput("chat_template: the model's tokenizer has none; set it to false")
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _raise
+        try:
+            template = environment.from_string(self.chat_template)
+            return template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_texts,
+            )
+        except TemplateError as error:
+            raise BadInput(f"chat_template: the model's template fails: {error}") from None
+
+
+def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = next((one["template"] for one in template if one["name"] == "default"), None)
+    return template
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
