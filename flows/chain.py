@@ -100,7 +100,7 @@ def run_chain(work: Work, runner: Runner) -> Result:
 
     Raises BadInput before any work if something from outside is missing, and what a step raises.
     """
-    _check_sources(work)
+    check_sources(work)
     logs = work.store / "logs" / _run_label(work.name)
     result = Result()
     for step in work.steps:
@@ -125,8 +125,11 @@ def run_chain(work: Work, runner: Runner) -> Result:
     return result
 
 
-def _check_sources(work: Work) -> None:
-    """Everything from outside that the steps will read, looked at before the first one works."""
+def check_sources(work: Work) -> None:
+    """Everything from outside that the steps will read, looked at before the first one works.
+
+    Raises BadInput with every problem.
+    """
     problems: list[str] = []
     for name in dict.fromkeys(step.spec.name for step in work.steps):
         try:
@@ -134,7 +137,10 @@ def _check_sources(work: Work) -> None:
                 if not path.is_file():
                     problems.append(f"{name}: {path}: is no file")
         except MindCycleError as error:
-            problems += [f"{name}: {line}" for line in str(error).splitlines()]
+            problems += [
+                line if line.startswith(f"{name}.") else f"{name}: {line}"
+                for line in str(error).splitlines()
+            ]
     for step in work.steps:
         for role, path in step.given.items():
             try:

@@ -1,0 +1,164 @@
+"""The command line. Heavy imports stand inside the commands, so that help comes at once.
+
+Exit codes: 0 done, 1 failed while working, 2 bad input (nothing was done), 3 rejected by the gate.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from artifacts.errors import MindCycleError
+
+app = typer.Typer(
+    help="Text to a released model: pretrain, convert, evaluate, fine-tune, gate and export.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[Path, typer.Argument(help="YAML file of the run.", metavar="CONFIG")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Replace a value of the config."),
+]
+Store = Annotated[
+    Path | None, typer.Option(help="Directory of the artifacts.", show_default="the config's")
+]
+OneStore = Annotated[Path, typer.Option(help="Directory of the artifacts.")]
+NoPrefect = Annotated[
+    bool, typer.Option("--no-prefect", help="Run the same steps without a Prefect flow run.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all that the stages say.")]
+Reference = Annotated[
+    str, typer.Argument(help="An artifact's directory, or 4 or more first digits of its digest.")
+]
+
+
+@app.command()
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    store: Store = None,
+    no_prefect: NoPrefect = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run the lifecycle: every stage whose work is not done already, as a Prefect flow run."""
+    from flows.running import run_work
+
+    run_work(None, config, overrides or [], store, [], no_prefect, verbose)
+
+
+@app.command()
+def stage(
+    name: Annotated[str, typer.Argument(help="Step to run, such as pretrain or evaluate-base.")],
+    config: Config,
+    overrides: Overrides = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="ROLE=ARTIFACT", help="Use this artifact instead of making it."
+        ),
+    ] = None,
+    store: Store = None,
+    no_prefect: NoPrefect = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run one stage, and before it what it needs and is not there yet."""
+    from flows.running import run_work
+
+    run_work(name, config, overrides or [], store, inputs or [], no_prefect, verbose)
+
+
+@app.command()
+def check(config: Config, overrides: Overrides = None) -> None:
+    """Check a config and the files it names; run nothing."""
+    from flows.chain import check_sources
+    from flows.lifecycle import load_work
+
+    work = load_work(config, overrides or [])
+    check_sources(work)
+    print(f"{config}: is fine; {len(work.steps)} steps into {work.store}")
+
+
+@app.command()
+def verify(reference: Reference, store: OneStore = Path("store")) -> None:
+    """Check every byte of an artifact, and of all it was made from, back to the data."""
+    from flows.inspection import print_verification
+
+    if not print_verification(reference, store):
+        raise SystemExit(1)
+
+
+@app.command()
+def ls(
+    store: OneStore = Path("store"),
+    kind: Annotated[str | None, typer.Option(help="Only this kind, such as checkpoint.")] = None,
+) -> None:
+    """List the artifacts of a store, oldest first."""
+    from flows.inspection import print_list
+
+    print_list(store, kind)
+
+
+@app.command()
+def show(reference: Reference, store: OneStore = Path("store")) -> None:
+    """Show an artifact: what it is, what it was made from, its figures and files."""
+    from flows.inspection import print_artifact
+
+    print_artifact(reference, store)
+
+
+@app.command()
+def doctor(store: OneStore = Path("store")) -> None:
+    """Check whether this machine can run MindCycle, and say what to do where it cannot."""
+    from flows.doctor import examine
+
+    if not examine(store):
+        raise SystemExit(1)
+
+
+@app.command()
+def up(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 4200,
+    runs: Annotated[int, typer.Option(min=1, help="Flow runs that go on at once.")] = 1,
+) -> None:
+    """Start Prefect's server and user interface with all deployments; Ctrl-C ends all of it."""
+    from flows import up as everything
+
+    everything.up(host, port, runs)
+
+
+@app.command()
+def schema(
+    file: Annotated[Path, typer.Option(help="File to write.")] = Path("configs/schema.json"),
+) -> None:
+    """Write the JSON schema of the config, which editors check configs with."""
+    from flows.schema import schema_text
+
+    file.write_text(schema_text(), encoding="utf-8")
+    print(f"wrote {file}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; errors end it with a sentence and their exit code."""
+    from flows.stopping import Ended, end_on_signals
+
+    end_on_signals()
+    try:
+        app(arguments, prog_name="mindcycle", standalone_mode=True)
+    except MindCycleError as error:
+        print(error, file=sys.stderr, flush=True)
+        code = error.exit_code
+    except Ended as ended:
+        print("\nStopped; the same command goes on from here.", file=sys.stderr)
+        code = 128 + ended.signal_number
+    except OSError as error:
+        print(f"{error.filename or 'error'}: {error.strerror or error}", file=sys.stderr)
+        code = 1
+    else:
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,114 @@
+"""A run on the terminal: a line a step, what the stage says meanwhile, and a summary at the end."""
+
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from flows.chain import Step
+from flows.listening import Listener
+from flows.pages import figure, scores_table
+from flows.stage_process import StageOutcome
+
+QUIET_SECONDS = 15.0
+"""Without a terminal, a stage's lines are shown this far apart; the log has all of them."""
+REPORTS = ("decision.md", "agreement.md", "RELEASE.md")
+"""What is shown at the end, from the artifacts that hold one."""
+
+
+class ConsoleListener(Listener):
+    """Prints the run; keeps its outcomes for the summary."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.outcomes: dict[str, StageOutcome] = {}
+        self._verbose = verbose
+        self._live = sys.stdout.isatty() and not verbose
+        self._begin = self._shown = time.monotonic()
+
+    def started(self, step: Step) -> None:
+        """Show that the step is looked at."""
+        self._begin = self._shown = time.monotonic()
+        self._transient(step, "...")
+
+    def line(self, step: Step, text: str) -> None:
+        """Show what the stage says: all of it, the newest, or a line now and then."""
+        now = time.monotonic()
+        if self._verbose:
+            print(f"  {text}", flush=True)
+        elif self._live:
+            if now - self._shown >= 0.1:
+                self._shown = now
+                self._transient(step, f"{duration(now - self._begin)}  {text}")
+        elif now - self._shown >= QUIET_SECONDS:
+            self._shown = now
+            print(f"  {step.name}: {text}", flush=True)
+
+    def ended(self, step: Step, outcome: StageOutcome) -> None:
+        """Print the step's line."""
+        self.outcomes[step.name] = outcome
+        state = "done already" if outcome.skipped else duration(outcome.seconds)
+        if outcome.rejected:
+            state += ", rejected"
+        headline = "  ".join(
+            f"{key} {figure(value)}" for key, value in outcome.manifest.headline.items()
+        )
+        self._transient(step, "")
+        text = f"{step.name:<16} {state:<12}  {headline}"
+        print(_cut(text) if self._live else text, flush=True)
+
+    def _transient(self, step: Step, text: str) -> None:
+        if self._live:
+            shown = _cut(f"{step.name:<16} {text}") if text else ""
+            print(f"\r\x1b[2K{shown}", end="", flush=True)
+
+
+def _cut(text: str) -> str:
+    width = Console().width - 1
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: 0.4 s, 12 s, 3:05, 1:02:03."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def print_summary(outcomes: dict[str, StageOutcome], seconds: float) -> None:
+    """Scores side by side, the decision, the proof of the export, and where everything lies."""
+    console = Console(soft_wrap=False)
+    pages = [scores_table({name: outcome.path for name, outcome in outcomes.items()})]
+    for outcome in outcomes.values():
+        for report in REPORTS:
+            if (outcome.path / report).is_file():
+                pages.append((outcome.path / report).read_text(encoding="utf-8"))
+    for page in filter(None, pages):
+        console.print()
+        console.print(Markdown(page))
+    table = Table(title="Artifacts", title_justify="left", box=None)
+    for column in ("step", "kind", "digest", "directory"):
+        table.add_column(column, no_wrap=True)
+    for name, outcome in outcomes.items():
+        manifest = outcome.manifest
+        table.add_row(name, manifest.kind, manifest.digest[:16], _shown(outcome.path))
+    console.print()
+    console.print(table)
+    skipped = sum(outcome.skipped for outcome in outcomes.values())
+    console.print(
+        f"\n{len(outcomes)} steps, {skipped} of them done already, {duration(seconds)}.",
+        highlight=False,
+    )
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

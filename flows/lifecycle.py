@@ -1,0 +1,134 @@
+"""The one place that knows every stage: one run's config, and the order from text to a release."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+from stages.pretrain.config import SPEC as PRETRAIN
+from stages.pretrain.config import PretrainConfig
+
+from artifacts.errors import BadInput
+from artifacts.store import find_artifact
+from flows.chain import Step, Work
+from flows.config import load_config
+from stages.convert.config import SPEC as CONVERT
+from stages.convert.config import ConvertConfig
+from stages.corpus.config import SPEC as CORPUS
+from stages.corpus.config import CorpusConfig
+from stages.evaluate.config import SPEC as EVALUATE
+from stages.evaluate.config import EvaluateConfig
+from stages.export.config import SPEC as EXPORT
+from stages.export.config import ExportConfig
+from stages.finetune.config import SPEC as FINETUNE
+from stages.finetune.config import FinetuneConfig
+from stages.gate.config import SPEC as GATE
+from stages.gate.config import GateConfig
+from stages.merge.config import SPEC as MERGE
+from stages.merge.config import MergeConfig
+from stages.release.config import SPEC as RELEASE
+from stages.release.config import ReleaseConfig
+
+STEPS = (
+    Step("corpus", CORPUS),
+    Step("pretrain", PRETRAIN, {"corpus": "corpus"}),
+    Step("convert", CONVERT, {"checkpoint": "pretrain"}),
+    Step("evaluate-base", EVALUATE, {"model": "convert", "corpus": "corpus"}),
+    Step("finetune", FINETUNE, {"model": "convert", "corpus": "corpus"}),
+    Step("merge", MERGE, {"model": "convert", "adapter": "finetune"}),
+    Step("evaluate-tuned", EVALUATE, {"model": "merge", "corpus": "corpus"}),
+    Step("gate", GATE, {"candidate": "evaluate-tuned", "base": "evaluate-base"}),
+    Step("export", EXPORT, {"model": "merge"}),
+    Step("evaluate-bundle", EVALUATE, {"model": "export", "corpus": "corpus"}),
+    Step(
+        "release",
+        RELEASE,
+        {
+            "decision": "gate",
+            "bundle": "export",
+            "model": "merge",
+            "candidate": "evaluate-tuned",
+            "bundle_scores": "evaluate-bundle",
+        },
+    ),
+)
+
+
+class RunConfig(BaseModel):
+    """One run: where its artifacts go, and the config of every stage."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, title="MindCycle run"
+    )
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Letters, digits, '.', '_' and '-', at most 64. Names the run in logs and in Prefect; it takes
+    no part in what is computed."""
+    store: Path = Path("store")
+    """Directory of the artifacts, relative to the current one. Runs may share it: work that is
+    done already is found there. Default store."""
+    baseline: str | None = None
+    """Scores of the release that this one would replace, for the gate's no_regression rules: the
+    directory of an eval-report, or the first digits of its digest in the store. Default none."""
+    corpus: CorpusConfig
+    """Text to tokens."""
+    pretrain: PretrainConfig
+    """Tokens to a model."""
+    convert: ConvertConfig = ConvertConfig.model_validate({})
+    """The model as a Hugging Face directory."""
+    evaluate: EvaluateConfig
+    """What the base, the tuned model and the exported bundle are asked."""
+    finetune: FinetuneConfig
+    """The base and instructions to an adapter."""
+    merge: MergeConfig = MergeConfig.model_validate({})
+    """Base and adapter as one model."""
+    gate: GateConfig
+    """What the tuned model must reach to be released."""
+    export: ExportConfig = ExportConfig.model_validate({})
+    """The tuned model as an ONNX bundle."""
+    release: ReleaseConfig = ReleaseConfig.model_validate({})
+    """What is released."""
+
+
+def load_work(
+    path: Path,
+    overrides: Sequence[str] = (),
+    store: Path | None = None,
+    target: str | None = None,
+    inputs: Sequence[str] = (),
+) -> Work:
+    """What a config file asks for, checked in full; cut down to what `target` needs if named.
+
+    `inputs` fill roles of the target with artifacts, each as `role=directory` or `role=digest`.
+    Raises BadInput.
+    """
+    config = load_config(RunConfig, path, overrides)
+    store = store or config.store
+    steps = [_with_baseline(step, config.baseline, store) for step in STEPS]
+    configs = {name: getattr(config, name) for name in {step.spec.name for step in STEPS}}
+    work = Work(config.name, steps, configs, store)
+    given = parse_inputs(inputs, store)
+    if given and target is None:
+        raise BadInput("input: is for a single stage; the lifecycle makes all of its own")
+    return work if target is None else work.needed(target, given)
+
+
+def parse_inputs(inputs: Sequence[str], store: Path) -> dict[str, Path]:
+    """`role=directory` or `role=digest` as role -> directory. Raises BadInput."""
+    given: dict[str, Path] = {}
+    for text in inputs:
+        role, equals, reference = text.partition("=")
+        if not (role and equals and reference):
+            raise BadInput(f"input {text}: write role=directory or role=digest")
+        if role in given:
+            raise BadInput(f"input {role}: is given twice")
+        given[role] = find_artifact(store, reference)
+    return given
+
+
+def _with_baseline(step: Step, baseline: str | None, store: Path) -> Step:
+    if baseline is None or step.spec is not GATE:
+        return step
+    try:
+        return step.with_given({"baseline": find_artifact(store, baseline)})
+    except BadInput as error:
+        raise BadInput(f"baseline: {error}") from None

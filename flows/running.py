@@ -1,0 +1,71 @@
+"""`mindcycle run` and `stage`: the same chain as a Prefect flow run, or without Prefect."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import REJECTED
+from flows.chain import check_sources, run_chain
+from flows.console import ConsoleListener, print_summary
+from flows.lifecycle import load_work
+from flows.listening import LISTENER, Listener, plain_runner
+
+
+def run_work(
+    target: str | None,
+    config: Path,
+    overrides: Sequence[str],
+    store: Path | None,
+    inputs: Sequence[str],
+    no_prefect: bool,
+    verbose: bool,
+) -> None:
+    """Run the lifecycle, or one step with what it needs, and show it.
+
+    Ends the process with exit code 3 if the gate rejects. Raises BadInput and StageFailed.
+    """
+    begin = time.monotonic()
+    work = load_work(config, overrides, store, target, inputs)
+    check_sources(work)  # here already: a config with a problem need not wait for Prefect
+    listener = ConsoleListener(verbose)
+    print(f"{work.name}: {len(work.steps)} steps into {work.store}", flush=True)
+    if no_prefect:
+        run_chain(work, plain_runner(listener))
+    else:
+        parameters = {
+            "config": str(config),
+            "overrides": list(overrides),
+            "store": None if store is None else str(store),
+        }
+        _run_flow(target, parameters, list(inputs), listener)
+    print_summary(listener.outcomes, time.monotonic() - begin)
+    for name, outcome in listener.outcomes.items():
+        if outcome.rejected:
+            print(f"\nRejected by {name}; what follows was not run. Reasons: {outcome.path}")
+            raise SystemExit(REJECTED)
+
+
+def _run_flow(
+    target: str | None, parameters: dict[str, Any], inputs: list[str], listener: Listener
+) -> None:
+    """Run as a Prefect flow run. Raises what the chain raises; a rejection is no error."""
+    from flows.prefect_server import begin_connection, wait_until_up
+
+    # The run shows itself on the terminal; Prefect's log lines go to its server.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    server = begin_connection()
+    from flows import flows  # takes a second, in which the server starts
+
+    if server is not None:
+        wait_until_up(server, os.environ["PREFECT_API_URL"])
+    flow_name, _, model = (target or "lifecycle").partition("-")
+    if model:
+        parameters["model"] = model
+    if inputs:
+        parameters["inputs"] = inputs
+    LISTENER.set(listener)
+    state = getattr(flows, flow_name)(**parameters, return_state=True)
+    if state.name != "Rejected":
+        state.result()  # raises what the flow raised
