@@ -124,6 +124,21 @@ def test_without_a_baseline_nothing_can_regress_and_it_says_so(tmp_path: Path) -
     assert "no baseline yet" in (tmp_path / "work/decision.md").read_text()
 
 
+def test_a_loss_within_the_margin_that_may_be_larger_fails(tmp_path: Path) -> None:
+    right = answers(100, 200)
+    baseline = [not one if i % 20 == 0 else one for i, one in enumerate(right)]
+    decision, _ = decide(
+        tmp_path,
+        [no_regression(0.02)],
+        candidate=report_content({TASK: right}),
+        baseline=report_content({TASK: baseline}),
+    )
+    (result,) = decision.rules
+    assert (result.wins, result.losses, result.difference) == (5, 5, 0)
+    assert not result.passed
+    assert "cannot be ruled out" in result.reason
+
+
 def test_a_margin_within_the_noise_is_flagged(tmp_path: Path) -> None:
     def notes(margin: float) -> list[str]:
         decision, _ = decide(
