@@ -1,0 +1,202 @@
+"""Merging: W + s * B @ A in float32, once, into the right base, and never silently nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from artifacts.adapter import Adapter, Base, adapter_shapes, write_adapter
+from artifacts.architecture import Architecture
+from artifacts.errors import BadInput, StageFailed
+from artifacts.fields import DType
+from artifacts.hf_model import read_model
+from artifacts.manifest import Manifest, read_manifest
+from artifacts.store import artifact_path
+from stages.engine import runtime
+from stages.merge.config import SPEC
+from stages.merge.merging import Merger
+from stages.merge.record import RECORD
+from stages.merge.run import run
+from stages.process import execute
+from stages.spec import Request
+from tests.tiny_models import as_artifact, tiny, write_hf
+
+TARGETS = ("q_proj", "v_proj", "down_proj")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> None:
+    runtime.start("CPU")
+
+
+def make_adapter(a: Architecture, base: Path, size: float = 0.3, seed: int = 0) -> Adapter:
+    rng = np.random.default_rng(seed)
+    manifest = read_manifest(base)
+    tensors = {
+        module: (
+            (size * rng.standard_normal(shape_a)).astype(np.float32),
+            rng.standard_normal(shape_b).astype(np.float32),
+        )
+        for module, (shape_a, shape_b) in adapter_shapes(a, TARGETS, 2).items()
+    }
+    return Adapter(2, 3.0, TARGETS, tensors, Base(manifest.digest, manifest.identity))
+
+
+def make_base(store: Path, a: Architecture, dtype: DType = "fp32") -> Path:
+    return as_artifact(store, "hf-model", lambda d: write_hf(d, a, dtype=dtype))
+
+
+def adapter_artifact(store: Path, adapter: Adapter, identity: str = "2" * 64) -> Path:
+    return as_artifact(store, "adapter", lambda d: write_adapter(d, adapter), identity=identity)
+
+
+def merge(store: Path, base: Path, adapter: Path) -> tuple[Manifest, Path]:
+    request = Request("merge", {}, {"model": str(base), "adapter": str(adapter)}, str(store))
+    manifest = execute(SPEC, run, request)
+    return manifest, artifact_path(store, "hf-model", manifest.identity)
+
+
+def published(store: Path) -> int:
+    return len(list((store / "hf-model").glob("[0-9a-f]*")))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_weights_are_base_plus_scaled_product(tmp_path: Path, family) -> None:
+    a = tiny(family, layers=1, tied_head=family != "llama")
+    base = make_base(tmp_path, a)
+    adapter = make_adapter(a, base)
+    manifest, directory = merge(tmp_path, base, adapter_artifact(tmp_path, adapter))
+    before, after = read_model(base), read_model(directory)
+    for name in before.weights:
+        module = name.removesuffix(".weight")
+        if module in adapter.tensors:
+            low, high = adapter.tensors[module]
+            wanted = before.weights[name].astype(np.float64) + 1.5 * (
+                high.astype(np.float64) @ low.astype(np.float64)
+            )
+            assert np.abs(after.weights[name] - wanted).max() < 1e-6
+            assert np.abs(after.weights[name] - before.weights[name]).max() > 0.1
+        else:
+            assert after.weights.raw(name).tobytes() == before.weights.raw(name).tobytes()
+    record = json.loads((directory / RECORD).read_text())
+    (entry,) = record["merges"]
+    assert entry["base_digest"] == read_manifest(base).digest
+    assert entry["scaling"] == 1.5
+    assert entry["modules"] == len(TARGETS) * a.layers
+    assert entry["max_abs_change"] == pytest.approx(manifest.headline["max_abs_change"])
+    assert record["proof"]["scaled"] <= 1e-5
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        assert (directory / name).read_bytes() == (base / name).read_bytes()
+
+
+def test_the_sum_is_taken_in_float32_and_cast_last(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a, "bf16")
+    adapter = make_adapter(a, base, size=2e-3)
+    _, directory = merge(tmp_path, base, adapter_artifact(tmp_path, adapter))
+    before, after = read_model(base), read_model(directory)
+    assert after.dtype == "bf16"
+    for module in adapter.tensors:
+        name = module + ".weight"
+        wanted = (before.weights[name] + adapter.delta(module)).astype(ml_dtypes.bfloat16)
+        assert after.weights.raw(name).tobytes() == wanted.tobytes()
+    (entry,) = json.loads((directory / RECORD).read_text())["merges"]
+    assert 0.05 < entry["changed_share"] < 0.95  # small changes do vanish in bf16, and it says so
+
+
+def test_an_adapter_too_small_for_the_bases_type_is_refused(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a, "bf16")
+    adapter = adapter_artifact(tmp_path, make_adapter(a, base, size=1e-9))
+    with pytest.raises(BadInput, match=r"changes no weight of the base as it is stored \(bf16\)"):
+        merge(tmp_path, base, adapter)
+    assert published(tmp_path) == 1
+
+
+def test_an_adapter_that_has_not_learned_is_refused(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    fresh = make_adapter(a, base)
+    tensors = {module: (low, 0 * high) for module, (low, high) in fresh.tensors.items()}
+    zero = Adapter(fresh.rank, fresh.alpha, TARGETS, tensors, fresh.base)
+    with pytest.raises(BadInput, match="changes nothing"):
+        merge(tmp_path, base, adapter_artifact(tmp_path, zero))
+
+
+def test_the_same_adapter_does_not_go_in_twice(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    adapter = adapter_artifact(tmp_path, make_adapter(a, base))
+    _, once = merge(tmp_path, base, adapter)
+    with pytest.raises(BadInput, match="is merged into this model already"):
+        merge(tmp_path, once, adapter)
+    assert published(tmp_path) == 2
+
+
+def test_another_adapter_goes_on_top_and_both_are_on_record(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    first = adapter_artifact(tmp_path, make_adapter(a, base))
+    _, once = merge(tmp_path, base, first)
+    second = adapter_artifact(tmp_path, make_adapter(a, once, seed=1), identity="3" * 64)
+    _, twice = merge(tmp_path, once, second)
+    merges = json.loads((twice / RECORD).read_text())["merges"]
+    assert [each["adapter_digest"] for each in merges] == [
+        read_manifest(each).digest for each in (first, second)
+    ]
+    with pytest.raises(BadInput, match="already"):
+        merge(tmp_path, twice, first)
+
+
+def test_another_base_of_the_same_shape_is_refused(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    weights = write_hf(tmp_path / "scratch", a)
+    weights["model.norm.weight"][0] += 1
+    other = as_artifact(tmp_path, "hf-model", lambda d: write_hf(d, a, weights), identity="4" * 64)
+    adapter = adapter_artifact(tmp_path, make_adapter(a, base))
+    with pytest.raises(BadInput, match="belongs to the base with digest"):
+        merge(tmp_path, other, adapter)
+
+
+def test_a_missing_alpha_and_unmatched_targets_are_refused(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    adapter = make_adapter(a, base)
+
+    def without_alpha(directory: Path) -> None:
+        write_adapter(directory, adapter)
+        config = json.loads((directory / "adapter_config.json").read_text())
+        del config["lora_alpha"]
+        (directory / "adapter_config.json").write_text(json.dumps(config))
+
+    broken = as_artifact(tmp_path, "adapter", without_alpha, identity="5" * 64)
+    with pytest.raises(BadInput, match="lora_alpha is missing"):
+        merge(tmp_path, base, broken)
+
+    deeper = {
+        module.replace("layers.0.", "layers.9."): pair for module, pair in adapter.tensors.items()
+    }
+    strange = Adapter(2, 3.0, TARGETS, deeper, adapter.base)
+    with pytest.raises(BadInput, match=r"the base has no module model.layers.9"):
+        merge(tmp_path, base, adapter_artifact(tmp_path, strange, "6" * 64))
+
+
+def test_a_wrong_merge_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classic: the factor alpha / rank is forgotten."""
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    adapter = adapter_artifact(tmp_path, make_adapter(a, base))
+    right: Any = Merger.__call__
+
+    def unscaled(self: Merger, name: str) -> np.ndarray:
+        before, after = self._base.weights[name], right(self, name)
+        return before + (after - before) / np.float32(1.5)
+
+    monkeypatch.setattr(Merger, "__call__", unscaled)
+    with pytest.raises(StageFailed, match="away from those of base and adapter apart"):
+        merge(tmp_path, base, adapter)
+    assert published(tmp_path) == 1
