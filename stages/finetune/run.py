@@ -24,6 +24,8 @@ def run(job: Job) -> dict[str, Any]:
     """Write the adapter, its base's digest, the template, and the account of the data."""
     config: FinetuneConfig = job.config
     model, encoder = read_base(job.inputs["model"], config.max_length)
+    for note in model.notes:
+        print(f"finetune: {note}", flush=True)
     examples = read_data(config, job.inputs.get("corpus"))
 
     dataset = build_dataset(examples, config.template, encoder, config.max_length)

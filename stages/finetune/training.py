@@ -88,9 +88,9 @@ def train(
         trainer.go_on(saved)
         history = saved.history
         print(f"finetune: going on after step {saved.steps}", flush=True)
+    print("finetune: compiling the training step", flush=True)
     metrics = MetricsFile(work / "logs" / "metrics.csv", history)
     progress = Progress("finetune", steps, "steps")
-    progress.update(len(history))
     for step in range(len(history), steps):
         rate = learning_rate(step + 1, steps, config.optimizer.learning_rate, config.schedule)
         try:

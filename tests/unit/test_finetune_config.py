@@ -22,10 +22,16 @@ def config(**changes: Any) -> FinetuneConfig:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"data": "word"}, "finetune.data.world: is 'word'; input should be 'world'"),
-        ({"data": {"files": [], "format": "alpaca"}}, "files: tuple should have at least 1 item"),
-        ({"data": {"files": ["x"], "format": "csv"}}, "format: is 'csv'; input should be 'alpaca'"),
-        ({"data": OWN | {"path": "x"}}, "path: is no known key"),
+        ({"data": "word"}, "finetune.data: is 'word'; input should be 'world'"),
+        (
+            {"data": {"files": [], "format": "alpaca"}},
+            "finetune.data.files: tuple should have at least 1 item",
+        ),
+        (
+            {"data": {"files": ["x"], "format": "csv"}},
+            "finetune.data.format: is 'csv'; input should be 'alpaca'",
+        ),
+        ({"data": OWN | {"path": "x"}}, "finetune.data.path: is no known key"),
         ({"data": OWN | {"format": "messages"}}, "template: is 'question'; messages need chatml"),
         ({"template": "llama2"}, "template: is 'llama2'"),
         ({"epochs": 2}, "steps and epochs: both is set; one of them would be right"),
