@@ -111,7 +111,7 @@ class TaskConfig(BaseModel):
 class EvaluateConfig(StageConfig):
     """Tasks, sampling profile and limits of an evaluation."""
 
-    tasks: tuple[TaskConfig, ...] = Field(min_length=1)
+    tasks: tuple[TaskConfig, ...]
     """What is asked."""
     sampling: SamplingProfile = Field(
         default_factory=lambda: Sampling.model_validate(_named("default"))
@@ -131,6 +131,13 @@ class EvaluateConfig(StageConfig):
     """Allow reading datasets from the Hugging Face hub."""
     device: Literal["auto", "CPU", "GPU", "Ascend"] = "auto"
     """Where MindSpore computes; onnxruntime uses the CPU."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _some(cls, value: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
+        if not value:
+            raise ValueError("names no task; one at least would do")
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> "EvaluateConfig":

@@ -10,7 +10,7 @@ With items i in subjects s, x_i = 1 where the answer is right:
   before they are squared (the cluster-robust error), with weights w_i = 1/n for micro and
   w_i = 1/(k n_s) for macro:  se^2 = G / (G - 1) * sum_g (sum_{i in g} w_i (x_i - mean))^2,
   where mean is the task's for micro and the subject's for macro, and G counts clusters. An item
-  without a cluster is one of its own.
+  without a cluster is one of its own. If no cluster has two items, they are independent, as above.
 
 An error is None where it is undefined: one item, one cluster, or a subject of one item for macro.
 """
@@ -36,7 +36,7 @@ def accuracy(items: Sequence[Answered]) -> float:
 
 def standard_error(items: Sequence[Answered]) -> float | None:
     """Standard error of `accuracy(items)`."""
-    if any(item.cluster is not None for item in items):
+    if _dependent(items):
         mean, weight = accuracy(items), 1 / len(items)
         return _clustered(items, [weight * (item.correct - mean) for item in items])
     if len(items) < 2:
@@ -54,7 +54,7 @@ def macro(items: Sequence[Answered]) -> tuple[float, float | None]:
     mean = math.fsum(means.values()) / len(means)
     if any(len(rows) < 2 for rows in subjects.values()):
         return mean, None
-    if any(item.cluster is not None for item in items):
+    if _dependent(items):
         residuals = [
             (item.correct - means[item.subject]) / (len(means) * len(subjects[item.subject]))
             for item in items
@@ -69,6 +69,10 @@ def cluster_count(items: Sequence[Answered]) -> int | None:
     if all(item.cluster is None for item in items):
         return None
     return len(set(_keys(items)))
+
+
+def _dependent(items: Sequence[Answered]) -> bool:
+    return len(set(_keys(items))) < len(items)
 
 
 def _clustered(items: Sequence[Answered], residuals: Sequence[float]) -> float | None:

@@ -1,0 +1,133 @@
+"""What tests of the evaluation share: published files, stand-in models, a tiny engine in numpy."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from artifacts.tokenizer_files import write_object
+
+Row = Sequence[str]
+"""Question, four options, answer letter."""
+SPECIAL = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
+
+
+def row(
+    question: str, answer: str, options: Sequence[str] = ("one", "two", "three", "four")
+) -> Row:
+    return [question, *options, answer]
+
+
+def rows(letters: str, topic: str = "of what") -> list[Row]:
+    """A question for each answer letter."""
+    return [row(f"Number {i} {topic}?", letter) for i, letter in enumerate(letters)]
+
+
+def write_mmlu(folder: Path, split: str, subjects: Mapping[str, Sequence[Row]]) -> None:
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    for subject, table in subjects.items():
+        path = folder / split / f"{subject}_{split}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(table)
+
+
+def write_ceval(folder: Path, split: str, subjects: Mapping[str, Sequence[Row]]) -> None:
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    more = ["explanation"] if split == "dev" else []
+    for subject, table in subjects.items():
+        path = folder / split / f"{subject}_{split}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "question", "A", "B", "C", "D", "answer", *more])
+            writer.writerows(
+                [i, *cells, *("because" for _ in more)] for i, cells in enumerate(table)
+            )
+
+
+class ConstantLM(LM):  # type: ignore[misc, unused-ignore]
+    """Always prefers one of the answers."""
+
+    def __init__(self, letter: str):
+        super().__init__()
+        self.choice = "ABCD".index(letter)
+        self.prompts: list[str] = []
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        self.prompts += [request.args[0] for request in requests if request.idx == 0]
+        return [(-1.0 - (request.idx != self.choice), False) for request in requests]
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        raise AssertionError("not asked")
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        raise AssertionError("not asked")
+
+
+class NumpyBackend:
+    """A tiny language model in float64: what came lately, linearly, decides what comes next."""
+
+    name, dtype = "numpy", "float64"
+
+    def __init__(
+        self, vocab_size: int, max_positions: int = 64, seed: int = 0, fail_after: int = -1
+    ):
+        rng = np.random.default_rng(seed)
+        self.vocab_size, self.max_positions = vocab_size, max_positions
+        self._embed = rng.standard_normal((vocab_size, 8))
+        self._head = rng.standard_normal((8, vocab_size))
+        self._fail_after = fail_after
+        self.passes: list[tuple[int, int]] = []
+        """Shape of every forward pass."""
+
+    def logits(self, ids_BT: np.ndarray) -> np.ndarray:
+        if self._fail_after == len(self.passes):
+            raise KeyboardInterrupt
+        assert ids_BT.shape[1] <= self.max_positions, "longer than the model"
+        self.passes.append(ids_BT.shape)
+        state, found = np.zeros((len(ids_BT), 8)), []
+        for t in range(ids_BT.shape[1]):
+            state = 0.7 * state + self._embed[ids_BT[:, t]]
+            found.append(state @ self._head)
+        return np.stack(found, axis=1)
+
+    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits = self.logits(ids_BT[:, :-1])
+        following = ids_BT[:, 1:, None]
+        logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        picked = np.take_along_axis(logprobs, following, 2)[..., 0].astype(np.float32)
+        return picked, logits.argmax(-1) == following[..., 0]
+
+    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+        return self.logits(ids_BT)[np.arange(len(ids_BT)), lengths_B - 1].astype(np.float32)
+
+
+def write_tokenizer(directory: Path, vocab_size: int = 400, **config: Any) -> int:
+    """A byte-level BPE in which " A" and "A" are different single tokens. Returns its size."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    text = "Question: Number of what? Answer: A B C D one two three four 答案： 问题：" * 50
+    text += "\nA. one\nB. two\nC. three\nD. four\nAnswer: A\n" * 50
+    tokenizer.train_from_iterator(
+        [text],
+        trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+    special = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[0], "pad_token": SPECIAL[1]}
+    write_object(
+        directory / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", **special, **config},
+    )
+    write_object(directory / "special_tokens_map.json", special)
+    return int(tokenizer.get_vocab_size())

@@ -1,0 +1,259 @@
+"""Our engines as lm-eval's model: right numbers, shared work, nothing that depends on batches."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lm_eval.api.instance import Instance
+from tokenizers import Tokenizer, processors
+
+from artifacts.errors import BadInput
+from stages.evaluate.kept import FILE, Kept
+from stages.evaluate.lm import EngineLM
+from stages.evaluate.rows import batches, make_rows
+from stages.evaluate.sampling import Sampling
+from stages.evaluate.text import TextCodec
+from tests.evaluation import NumpyBackend, write_tokenizer
+
+GREEDY = Sampling(do_sample=False, temperature=0, top_p=1, top_k=0, seed=0, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(path)
+    return path
+
+
+def model(
+    directory: Path, batch_size: int = 4, max_positions: int = 64, **changes: Any
+) -> tuple[EngineLM, NumpyBackend]:
+    backend = NumpyBackend(315, max_positions, fail_after=changes.pop("fail_after", -1))
+    codec = TextCodec(directory)
+    return EngineLM(backend, codec, changes.pop("sampling", GREEDY), batch_size, **changes), backend
+
+
+def requests(*pairs: tuple[str, str], question: int | None = None) -> list[Instance]:
+    return [
+        Instance("loglikelihood", {}, pair, i, ("task", i if question is None else question, 1))
+        for i, pair in enumerate(pairs)
+    ]
+
+
+def letters(count: int) -> list[Instance]:
+    return [
+        instance
+        for k in range(count)
+        for instance in requests(
+            *[(f"Question: {'of ' * (k % 5)}{k}?\nAnswer:", f" {c}") for c in "ABCD"], question=k
+        )
+    ]
+
+
+TEXTS = [
+    ("Question: Number?\nAnswer:", " A"),
+    ("Question: Number?\nAnswer:", " one two"),
+    ("Question: Number?\nAnswer:", " one three"),
+    ("Question: ", "of what"),
+    ("", " one"),
+    ("", "two one"),
+    ("答案：", " 四"),
+]
+
+
+def by_hand(directory: Path, context: str, continuation: str) -> tuple[float, bool]:
+    """Straight from the definition: one forward pass over one unpadded row."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    bare = context.rstrip()
+    left = tokenizer.encode(bare).ids if bare else [0]
+    whole = (
+        tokenizer.encode(context + continuation).ids
+        if bare
+        else [0, *tokenizer.encode(continuation).ids]
+    )
+    logits = NumpyBackend(315).logits(np.array([whole[:-1]]))[0]
+    total, greedy = 0.0, True
+    for t in range(len(left), len(whole)):
+        p = np.exp(logits[t - 1]) / np.exp(logits[t - 1]).sum()
+        total += float(np.log(p[whole[t]]))
+        greedy &= bool(p.argmax() == whole[t])
+    return total, greedy
+
+
+def test_loglikelihoods_by_hand(directory: Path) -> None:
+    lm, _ = model(directory)
+    found = lm.loglikelihood(requests(*TEXTS))
+    for (context, continuation), (logprob, greedy) in zip(TEXTS, found, strict=True):
+        expected = by_hand(directory, context, continuation)
+        assert logprob == pytest.approx(expected[0], abs=1e-5), (context, continuation)
+        assert greedy == expected[1]
+
+
+def test_greedy_continuations_are_recognised(directory: Path) -> None:
+    lm, backend = model(directory)
+    context = [5, 9, 7]
+    drawn: list[int] = []
+    for _ in range(4):
+        drawn.append(int(backend.logits(np.array([context + drawn]))[0, -1].argmax()))
+    wrong = [*drawn[:-1], drawn[-1] + 1]
+    wrong_early = [drawn[0] + 1, *drawn[1:]]
+    asked = [(None, context, ids) for ids in (drawn, drawn[:1], wrong, wrong_early, wrong[-1:])]
+    found = [greedy for _, greedy in lm._loglikelihood_tokens(asked)]
+    assert found == [True, True, False, False, False]
+
+
+def test_the_same_choices_at_any_batch_size(directory: Path) -> None:
+    asked = letters(20) + requests(*TEXTS)
+    found = [model(directory, size)[0].loglikelihood(asked) for size in (1, 3, 16)]
+    values = np.array([[logprob for logprob, _ in one] for one in found])
+    assert np.abs(values - values[0]).max() < 1e-5
+    choices = values[:, : 4 * 20].reshape(3, 20, 4).argmax(2)
+    assert (choices == choices[0]).all()
+    assert len(set(choices[0].tolist())) > 1
+
+
+def test_four_letters_cost_one_row(directory: Path) -> None:
+    lm, backend = model(directory, 5)
+    lm.loglikelihood(letters(20))
+    assert [rows for rows, _ in backend.passes] == [5, 5, 5, 5]
+    lengths = [length for _, length in backend.passes]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+ids = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(lambda x: np.array(x, np.int32))
+
+
+@given(st.lists(st.tuples(ids, ids), min_size=1, max_size=12), st.integers(1, 4))
+def test_rows_cover_every_request_once(pairs: list[Any], size: int) -> None:
+    rows = make_rows([left for left, _ in pairs], [right for _, right in pairs])
+    placed = [row for batch in batches(rows, size) for row in batch]
+    assert sorted(index for row in placed for index in row.requests) == list(range(len(pairs)))
+    for row in placed:
+        for index, last in zip(row.requests, row.last, strict=True):
+            left, right = pairs[index]
+            assert [*row.ids, last] == [*left, *right]
+            assert row.context == len(left)
+    assert all(len(batch) <= size for batch in batches(rows, size))
+
+
+def test_rolling_covers_every_token_once(directory: Path) -> None:
+    text = "Question: Number of what? Answer: one two three four " * 3
+    wide, _ = model(directory, max_positions=200)
+    narrow, backend = model(directory, max_positions=7)
+    asked = [Instance("loglikelihood_rolling", {}, (text,), 0, ("t", 0, 1))] * 2
+    expected = by_hand(directory, "", text)[0]
+    assert wide.loglikelihood_rolling(asked) == pytest.approx([expected, expected], abs=1e-4)
+    first = narrow.loglikelihood_rolling(asked)
+    assert first[0] == first[1] != pytest.approx(expected)
+    assert max(length for _, length in backend.passes) == 7
+
+
+def test_answers_that_tokenise_alike_are_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    from tokenizers import normalizers
+
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    lm, backend = model(tmp_path)
+    with pytest.raises(BadInput, match=r"task, question 7: the answers ' Two' and ' two' are"):
+        lm.loglikelihood(requests(("q", " one"), ("q", " Two"), ("q", " two"), question=7))
+    assert backend.passes == []
+    with pytest.raises(BadInput, match="has no token of its own"):
+        lm.loglikelihood(requests(("q", "")))
+
+
+def test_options_with_the_same_text_tie(directory: Path) -> None:
+    lm, _ = model(directory)
+    first, second, other = lm.loglikelihood(
+        requests(("q", " one"), ("q", " one"), ("q", " two"), question=0)
+    )
+    assert first == second != other
+
+
+def test_what_does_not_fit_is_never_cut(directory: Path) -> None:
+    lm, backend = model(directory, max_positions=12)
+    context = " of" * 12
+    assert lm.fits(context, [" A"])  # the answer's last token is predicted, not read
+    assert not lm.fits(context, [" A B"])
+    assert not lm.fits(" of" + context, [" A"])
+    lm.loglikelihood(requests((context, " A")))
+    with pytest.raises(BadInput, match=r"max_length: is 12; a prompt of 13 and an answer of 1"):
+        lm.loglikelihood(requests((" of" + context, " A")))
+    assert len(backend.passes) == 1
+    shorter, _ = model(directory, max_positions=12, max_length=5)
+    assert not shorter.fits(" of" * 6, [" A"])
+
+
+@pytest.mark.parametrize(
+    ("config", "post", "added"),
+    [
+        ({}, False, False),
+        ({"add_bos_token": True}, False, True),
+        ({}, True, True),
+        ({"add_bos_token": False}, True, False),
+    ],
+)
+def test_bos_as_declared_and_never_twice(
+    tmp_path: Path, config: dict[str, Any], post: bool, added: bool
+) -> None:
+    write_tokenizer(tmp_path, **config)
+    if post:
+        tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        bos = "<|endoftext|>"
+        tokenizer.post_processor = processors.TemplateProcessing(
+            f"{bos} $A", special_tokens=[(bos, 0)]
+        )
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+    codec = TextCodec(tmp_path)
+    plain, begun = codec.encode([" A", "<|endoftext|> A"])
+    assert plain.tolist() == [0] * added + codec.encode([" A"])[0].tolist()[added:]
+    assert (plain[0] == 0) == added
+    assert begun.tolist().count(0) == 1
+    assert codec.bos == ("<|endoftext|>" if added else None)
+
+
+def test_a_killed_evaluation_goes_on_and_ends_the_same(directory: Path, tmp_path: Path) -> None:
+    asked = letters(20) + requests(*TEXTS)
+    whole, backend = model(directory, 3)
+    expected = whole.loglikelihood(asked)
+    passes = len(backend.passes)
+    killed, _ = model(directory, 3, fail_after=4, kept=Kept(tmp_path / FILE))
+    with pytest.raises(KeyboardInterrupt):
+        killed.loglikelihood(asked)
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"key": "half a li')
+    kept = Kept(tmp_path / FILE)
+    again, backend = model(directory, 3, kept=kept)
+    assert again.loglikelihood(asked) == expected  # bit for bit
+    assert len(backend.passes) == passes - 4
+    third, backend = model(directory, 3, kept=Kept(tmp_path / FILE))
+    assert third.loglikelihood(asked) == expected
+    assert backend.passes == []
+    kept.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_generated_texts_are_kept_too(directory: Path, tmp_path: Path) -> None:
+    asked = [
+        Instance("generate_until", {}, (f"Number {k}", {"until": ["\n"]}), 0, ("t", k, 1))
+        for k in range(5)
+    ]
+    first = model(directory, 2, kept=Kept(tmp_path / FILE))[0].generate_until(asked)
+    lm, backend = model(directory, 2, kept=Kept(tmp_path / FILE))
+    assert lm.generate_until(asked) == first == model(directory, 5)[0].generate_until(asked)
+    assert backend.passes == []
+    assert all("\n" not in text for text in first)
+
+
+def test_the_chat_template_is_rendered_without_reach(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ eos_token }}"
+    write_tokenizer(tmp_path, chat_template=template)
+    messages = [{"role": "user", "content": "hi"}]
+    assert TextCodec(tmp_path).render_chat(messages, True) == "<user>hi<|endoftext|>"
+    write_tokenizer(tmp_path, chat_template="{{ messages.__class__.__mro__ }}")
+    with pytest.raises(BadInput, match="template fails"):
+        TextCodec(tmp_path).render_chat(messages, True)
