@@ -63,7 +63,7 @@ def test_every_family_converts(tmp_path: Path, family) -> None:
 
 @pytest.mark.parametrize(("dtype", "least"), [("fp16", 1e-4), ("bf16", 1e-3)])
 def test_lower_precision_is_measured_not_hidden(tmp_path: Path, dtype, least: float) -> None:
-    _, directory = convert(tmp_path, tiny(layers=1), {"dtype": dtype, "max_shard_size": "20KB"})
+    _, directory = convert(tmp_path, tiny(layers=1), {"dtype": dtype, "max_shard_size": "10KB"})
     report = json.loads((directory / REPORT).read_text())
     assert report["dtype"] == dtype
     assert least < report["logits"]["scaled"] < report["logits"]["threshold"]
