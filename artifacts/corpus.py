@@ -156,7 +156,7 @@ class CorpusWriter:
         dtype: Literal["uint16", "uint32"] = "uint16" if vocab_size <= 1 << 16 else "uint32"
         self._directory = directory
         self._eos_id = eos_id
-        self._info = CorpusInfo(
+        self.info = CorpusInfo(
             vocab_size=vocab_size,
             dtype=dtype,
             bos_id=bos_id,
@@ -175,16 +175,16 @@ class CorpusWriter:
         Raises ValueError for an id outside the vocabulary.
         """
         array = np.append(np.asarray(ids, np.int64), self._eos_id)
-        if array.min() < 0 or array.max() >= self._info.vocab_size:
-            raise ValueError(f"a token id lies outside 0..{self._info.vocab_size - 1}")
+        if array.min() < 0 or array.max() >= self.info.vocab_size:
+            raise ValueError(f"a token id lies outside 0..{self.info.vocab_size - 1}")
         self._writers[split].add(array, utf8_bytes)
 
     def close(self) -> CorpusInfo:
         """Close the shards and write `corpus.json`. Returns what it says."""
-        self._info.splits = {name: writer.close() for name, writer in self._writers.items()}
-        text = json.dumps(self._info.model_dump(), indent=1) + "\n"
+        self.info.splits = {name: writer.close() for name, writer in self._writers.items()}
+        text = json.dumps(self.info.model_dump(), indent=1) + "\n"
         (self._directory / INFO).write_text(text, encoding="utf-8")
-        return self._info
+        return self.info
 
     def __enter__(self) -> "CorpusWriter":
         return self

@@ -1,0 +1,1 @@
+"""Text to a tokenizer and token shards."""

@@ -1,0 +1,147 @@
+"""The tokenizer: a byte-level BPE trained here, or an existing one taken over as it is."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from artifacts.errors import BadInput
+from stages.corpus.config import TokenizerFiles
+
+END, PAD, CHAT_BEGIN, CHAT_END = "<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>"
+SPECIAL_TOKENS = (END, PAD, CHAT_BEGIN, CHAT_END)
+"""Ids 0 to 3. The first ends documents; no token begins them."""
+
+
+@dataclass(frozen=True)
+class CorpusTokenizer:
+    """A tokenizer with the ids that a corpus needs."""
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    """One more than the highest id."""
+    bos_id: int | None
+    """What the tokenizer itself puts before a text, if anything."""
+    eos_id: int
+    pad_id: int
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text, its beginning token included, its end token not."""
+        # Else a text that mentions "<|endoftext|>" would end its own document.
+        self.tokenizer.encode_special_tokens = True
+        begin = [] if self.bos_id is None else [self.bos_id]
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [begin + encoding.ids for encoding in encodings]
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
+    """A byte-level BPE of `vocab_size` entries, or of fewer if the text gives no more."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return CorpusTokenizer(tokenizer, tokenizer.get_vocab_size(), bos_id=None, eos_id=0, pad_id=1)
+
+
+def write_trained(directory: Path, trained: CorpusTokenizer) -> None:
+    """Write a trained tokenizer as transformers reads it."""
+    trained.tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
+    special = {"bos_token": END, "eos_token": END, "pad_token": PAD, "unk_token": None}
+    special = {name: token for name, token in special.items() if token}
+    config = {
+        **special,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "additional_special_tokens": [CHAT_BEGIN, CHAT_END],
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 1_000_000_000,
+    }
+    chat = {"additional_special_tokens": [CHAT_BEGIN, CHAT_END]}
+    _write_json(directory / TokenizerFiles[0], config)
+    _write_json(directory / TokenizerFiles[1], special | chat)
+
+
+def open_tokenizer(path: Path, eos_token: str | None) -> CorpusTokenizer:
+    """An existing tokenizer.json, with what stands beside it. Raises BadInput if it is none, or
+    if its end token is unknown."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise BadInput(f"{path}: is no tokenizer.json: {error}") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    declared = _declared(path)
+    eos = eos_token or declared.get("eos_token")
+    if eos is None:
+        raise BadInput(
+            "corpus.tokenizer.eos_token: is missing; no tokenizer_config.json beside "
+            f"{path} names the token that ends a document"
+        )
+    ids = {"eos": tokenizer.token_to_id(eos), "pad": None}
+    if ids["eos"] is None:
+        raise BadInput(f"corpus.tokenizer.eos_token: is {eos!r}; {path} has no such token")
+    if pad := declared.get("pad_token"):
+        ids["pad"] = tokenizer.token_to_id(pad)
+    around = tokenizer.encode("").ids
+    if len(around) > 1 or around == [ids["eos"]]:
+        raise BadInput(
+            f"{path}: puts tokens {around} around a text; one beginning token or none is supported"
+        )
+    return CorpusTokenizer(
+        tokenizer,
+        vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+        bos_id=around[0] if around else None,
+        eos_id=ids["eos"],
+        pad_id=ids["eos"] if ids["pad"] is None else ids["pad"],
+    )
+
+
+def copy_existing(path: Path, directory: Path, eos_token: str | None) -> None:
+    """Take over an existing tokenizer's files byte for byte; write those that are missing."""
+    shutil.copyfile(path, directory / "tokenizer.json")
+    declared = _declared(path)
+    special = {
+        name: token
+        for name in ("bos_token", "eos_token", "pad_token")
+        if (token := declared.get(name))
+    }
+    special |= {"eos_token": eos_token} if eos_token else {}
+    special.setdefault("pad_token", special["eos_token"])
+    defaults = ({**special, "tokenizer_class": "PreTrainedTokenizerFast"}, special)
+    for name, content in zip(TokenizerFiles, defaults, strict=True):
+        if path.with_name(name).is_file():
+            shutil.copyfile(path.with_name(name), directory / name)
+        else:
+            _write_json(directory / name, content)
+
+
+def _declared(path: Path) -> dict[str, str]:
+    """Special tokens named by the files beside a tokenizer.json, by role."""
+    found: dict[str, str] = {}
+    for name in reversed(TokenizerFiles):  # tokenizer_config.json has the last word
+        file = path.with_name(name)
+        if not file.is_file():
+            continue
+        try:
+            config: Any = json.loads(file.read_text(encoding="utf-8"))
+            entries = config.items()
+        except (ValueError, AttributeError):
+            raise BadInput(f"{file}: is no JSON object") from None
+        for key, value in entries:
+            token = value.get("content") if isinstance(value, dict) else value
+            if key in ("bos_token", "eos_token", "pad_token") and isinstance(token, str):
+                found[key] = token
+    return found
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
