@@ -60,7 +60,7 @@ def test_training_gives_the_same_bytes_in_every_process_and_on_every_thread_coun
     program = (
         "from stages.corpus.tokenizer import train_tokenizer\n"
         "from stages.corpus.world import World, documents\n"
-        "texts = list(documents(World(3, 40, 6), 600, 0.5, 0.1))\n"
+        "texts = list(documents(World(3, 40, 6), 600, 0.5, 0.1, 0.7))\n"
         "print(train_tokenizer(texts, 700).tokenizer.to_str())"
     )
     printed = {
