@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import pytest
 
 from artifacts.adapter import read_adapter
 from artifacts.architecture import read_architecture
 from artifacts.manifest import list_files, read_manifest
+from stages.engine.inference import InferenceModel
 from stages.finetune.dataset import Batches, build_dataset
 from stages.finetune.examples import Example, Turn
 from stages.finetune.source import read_base
@@ -33,10 +35,14 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def prepare(tmp_path: Path, store: str = "store", **config: Any) -> Path:
+def prepare(
+    tmp_path: Path, store: str = "store", shape: dict[str, Any] | None = None, **config: Any
+) -> Path:
     """A store with a base model, a data file and a request; gives the request's path."""
     root = tmp_path / store
-    model = as_artifact(root, "hf-model", lambda path: write_hf(path, tiny(layers=1)))
+    model = as_artifact(
+        root, "hf-model", lambda path: write_hf(path, tiny(**({"layers": 1} | (shape or {}))))
+    )
     data = tmp_path / "data.jsonl"
     if not data.exists():
         data.write_text("\n".join(map(json.dumps, ROWS)) + "\n")
@@ -126,6 +132,48 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(tmp_path: Path) ->
     assert (first / tensors).read_bytes() == (second / tensors).read_bytes()
     metrics = "logs/metrics.csv"
     assert (first / metrics).read_text() == (second / metrics).read_text()
+
+
+def test_eight_conversations_can_be_learned_by_heart_and_then_end(tmp_path: Path) -> None:
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Name {i}"},
+                {"role": "assistant", "content": "ok"},
+                {"role": "user", "content": "and?"},
+                {"role": "assistant", "content": name},
+            ]
+        }
+        for i, name in enumerate(["ash", "elm", "fir", "oak", "yew", "box", "bay", "fig"])
+    ]
+    data = tmp_path / "chat.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    request = prepare(
+        tmp_path,
+        data={"files": [str(data)], "format": "messages"},
+        template="chatml",
+        max_length=128,
+        steps=250,
+        lora={"rank": 8, "alpha": 16},
+        shape={"max_positions": 128},
+    )
+    done = finetune(request)
+    assert done.returncode == 0, done.stderr
+    (base,) = request.with_suffix("").glob("hf-model/*")
+    model = InferenceModel.load(base, adapter_of(request))
+    template = json.loads((adapter_of(request) / "template.json").read_text())
+    _, encoder = read_base(base, 128)
+    for row in rows:
+        *asked, answer = row["messages"]
+        prompt = jinja2.Template(template["chat_template"], keep_trailing_newline=True).render(
+            messages=asked, add_generation_prompt=True
+        )
+        ids = encoder.tokenizer.encode(prompt).ids
+        said: list[int] = []
+        while len(said) < 8 and (not said or said[-1] != encoder.eos_id):
+            said.append(int(model.logits(np.array([ids + said]))[0, -1].argmax()))
+        text = encoder.tokenizer.decode(said, skip_special_tokens=False)
+        assert text == answer["content"] + template["end_of_turn"] + template["end"]
 
 
 @pytest.mark.parametrize(
