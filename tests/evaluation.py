@@ -88,7 +88,7 @@ class NumpyBackend:
         if self._fail_after == len(self.passes):
             raise KeyboardInterrupt
         assert ids_BT.shape[1] <= self.max_positions, "longer than the model"
-        self.passes.append(ids_BT.shape)
+        self.passes.append((ids_BT.shape[0], ids_BT.shape[1]))
         state, found = np.zeros((len(ids_BT), 8)), []
         for t in range(ids_BT.shape[1]):
             state = 0.7 * state + self._embed[ids_BT[:, t]]
