@@ -88,7 +88,7 @@ def test_half_precision_directories_load_as_what_they_are(
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_what_transformers_saves_is_read_the_same(tmp_path: Path, family) -> None:
     write_hf(tmp_path / "ours", tiny(family))
-    model, logits = peer_logits(tmp_path / "ours")
+    model, _ = peer_logits(tmp_path / "ours")
     model.save_pretrained(tmp_path / "theirs")
     again = read_model(tmp_path / "theirs")
     ours = read_model(tmp_path / "ours")

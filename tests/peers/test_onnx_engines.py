@@ -1,5 +1,6 @@
 """The bundle in the engines people use: transformers' numbers and transformers' greedy text."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Runner:
         """Logits of the new tokens; the past comes from the same engine."""
         past = shape.empty_past(len(case.ids_BT))
         edges = sorted({0, case.past, case.ids_BT.shape[1]})
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in pairwise(edges):
             feed = {
                 IDS: case.ids_BT[:, begin:end],
                 MASK: case.mask_BT[:, :end].astype(np.int64),
