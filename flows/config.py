@@ -45,11 +45,13 @@ def check_config(model: type[Model], data: dict[str, Any]) -> Model:
     try:
         config = model.model_validate(data)
     except ValidationError as error:
-        texts = sentences(error)
+        texts = sentences(error, data=data)
         for i, problem in enumerate(error.errors()):
             if problem["type"] == "extra_forbidden":
                 texts[i] += _hint(model, problem["loc"])
-        raise BadInput(*texts) from None
+        # A check over several sections names its fields itself.
+        lines = "\n".join(text.removeprefix("config: ") for text in texts).splitlines()
+        raise BadInput(*dict.fromkeys(lines)) from None
     if problems := list(_not_finite(config.model_dump(), "")):
         raise BadInput(*problems)
     return config
@@ -89,7 +91,7 @@ def _models_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
             elif get_origin(kind) in (list, tuple, dict, set):
                 deeper += [option for arg in get_args(kind) for option in _alternatives(arg)]
         # A part that leads nowhere is a union's tag, which pydantic puts into the path.
-        candidates = deeper or candidates
+        candidates = deeper or [kind for kind in candidates if _tagged(kind, part)] or candidates
     return [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
@@ -100,3 +102,12 @@ def _alternatives(annotation: Any) -> list[Any]:
     if origin in (Union, types.UnionType):
         return [option for arg in get_args(annotation) for option in _alternatives(arg)]
     return [annotation]
+
+
+def _tagged(kind: Any, tag: int | str) -> bool:
+    """Whether a model is the branch of a union that `tag` chooses."""
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, BaseModel)
+        and any(tag in get_args(field.annotation) for field in kind.model_fields.values())
+    )

@@ -1,14 +1,12 @@
 """A run on the terminal: a line a step, what the stage says meanwhile, and a summary at the end."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
-
 from flows.chain import Step
+from flows.columns import columns, cut
 from flows.listening import Listener
 from flows.pages import figure, scores_table
 from flows.stage_process import StageOutcome
@@ -26,6 +24,7 @@ class ConsoleListener(Listener):
         self.outcomes: dict[str, StageOutcome] = {}
         self._verbose = verbose
         self._live = sys.stdout.isatty() and not verbose
+        self._width = shutil.get_terminal_size().columns - 1 if self._live else None
         self._begin = self._shown = time.monotonic()
 
     def started(self, step: Step) -> None:
@@ -57,17 +56,12 @@ class ConsoleListener(Listener):
         )
         self._transient(step, "")
         text = f"{step.name:<16} {state:<12}  {headline}"
-        print(_cut(text) if self._live else text, flush=True)
+        print(cut(text, self._width), flush=True)
 
     def _transient(self, step: Step, text: str) -> None:
         if self._live:
-            shown = _cut(f"{step.name:<16} {text}") if text else ""
+            shown = cut(f"{step.name:<16} {text}", self._width) if text else ""
             print(f"\r\x1b[2K{shown}", end="", flush=True)
-
-
-def _cut(text: str) -> str:
-    width = Console().width - 1
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def duration(seconds: float) -> str:
@@ -83,28 +77,32 @@ def duration(seconds: float) -> str:
 
 def print_summary(outcomes: dict[str, StageOutcome], seconds: float) -> None:
     """Scores side by side, the decision, the proof of the export, and where everything lies."""
-    console = Console(soft_wrap=False)
     pages = [scores_table({name: outcome.path for name, outcome in outcomes.items()})]
     for outcome in outcomes.values():
         for report in REPORTS:
             if (outcome.path / report).is_file():
                 pages.append((outcome.path / report).read_text(encoding="utf-8"))
     for page in filter(None, pages):
-        console.print()
-        console.print(Markdown(page))
-    table = Table(title="Artifacts", title_justify="left", box=None)
-    for column in ("step", "kind", "digest", "directory"):
-        table.add_column(column, no_wrap=True)
-    for name, outcome in outcomes.items():
-        manifest = outcome.manifest
-        table.add_row(name, manifest.kind, manifest.digest[:16], _shown(outcome.path))
-    console.print()
-    console.print(table)
+        print()
+        print_markdown(page)
+    rows = [
+        (name, outcome.manifest.kind, outcome.manifest.digest[:16], _shown(outcome.path))
+        for name, outcome in outcomes.items()
+    ]
+    print("\n" + columns([("step", "kind", "digest", "directory"), *rows]))
     skipped = sum(outcome.skipped for outcome in outcomes.values())
-    console.print(
-        f"\n{len(outcomes)} steps, {skipped} of them done already, {duration(seconds)}.",
-        highlight=False,
-    )
+    print(f"\n{len(outcomes)} steps, {skipped} of them done already, {duration(seconds)}.")
+
+
+def print_markdown(text: str) -> None:
+    """Markdown drawn on a terminal; as it is anywhere else."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(text))
+    else:
+        print(text)
 
 
 def _shown(path: Path) -> str:

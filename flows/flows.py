@@ -3,54 +3,43 @@
 A stage's flow runs the steps before it only where their artifacts are not there yet.
 """
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from prefect import flow
+from prefect import Flow, flow
 from prefect.states import State
 from pydantic import Field
 
 from flows.lifecycle import load_work
 from flows.prefect_run import run_as_flow
 
-Config = Annotated[
-    str,
-    Field(
-        min_length=1,
-        title="Config file",
-        description="YAML file of the run, relative to where MindCycle was cloned.",
-    ),
-]
-Overrides = Annotated[
-    tuple[Annotated[str, Field(pattern=r"^[^=]+=")], ...],
-    Field(
-        title="Overrides",
-        description="Values that replace the file's, each as key.path=value, "
-        "such as pretrain.steps=200.",
-    ),
-]
-Store = Annotated[
-    str | None,
-    Field(title="Store", description="Directory of the artifacts; by default the config's."),
-]
-Inputs = Annotated[
-    tuple[Annotated[str, Field(pattern=r"^[^=]+=.")], ...],
-    Field(
-        title="Inputs",
-        description="Artifacts to use instead of making them, each as role=directory "
-        "or role=first digits of a digest.",
-    ),
-]
-Model = Annotated[
-    Literal["base", "tuned", "bundle"],
-    Field(
-        title="Model",
-        description="Whose scores: the pretrained model, the fine-tuned one, or the ONNX bundle.",
-    ),
-]
+Config = Annotated[str, Field(min_length=1)]
+Overrides = tuple[Annotated[str, Field(pattern=r"^[^=]+=")], ...]
+Store = str | None
+Inputs = tuple[Annotated[str, Field(pattern=r"^[^=]+=.")], ...]
+Model = Literal["base", "tuned", "bundle"]
+
+# Prefect reads the parameters' descriptions for its form from the docstring, and from there only.
+DESCRIPTIONS = {
+    "config": "YAML file of the run, relative to MindCycle's clone.",
+    "model": "Whose scores: the pretrained model's, the fine-tuned one's, or the ONNX bundle's.",
+    "overrides": "Values that replace the file's, each as key.path=value: pretrain.steps=200.",
+    "store": "Directory of the artifacts. By default the config's.",
+    "inputs": "Artifacts to use instead of making them, each as role=directory or "
+    "role=first digits of a digest.",
+}
 QUICKSTART = "configs/quickstart.yaml"
-# What is done is known by the manifests in the store, not by results that Prefect keeps.
-OPTIONS: dict[str, Any] = {"persist_result": False}
+
+
+def described_flow(function: Callable[..., State[None]]) -> Flow[..., State[None]]:
+    """A Prefect flow whose form explains every parameter."""
+    names = inspect.signature(function).parameters
+    lines = [f"    {name}: {DESCRIPTIONS[name]}" for name in names]
+    function.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines])
+    # What is done is known by the manifests in the store, not by results that Prefect keeps.
+    return flow(persist_result=False)(function)
 
 
 def _run(
@@ -64,7 +53,7 @@ def _run(
     return run_as_flow(load_work(Path(config), overrides, where, target, inputs))
 
 
-@flow(**OPTIONS)
+@described_flow
 def lifecycle(
     config: Config = QUICKSTART, overrides: Overrides = (), store: Store = None
 ) -> State[None]:
@@ -72,7 +61,7 @@ def lifecycle(
     return _run(None, config, overrides, store)
 
 
-@flow(**OPTIONS)
+@described_flow
 def corpus(
     config: Config = QUICKSTART, overrides: Overrides = (), store: Store = None
 ) -> State[None]:
@@ -80,7 +69,7 @@ def corpus(
     return _run("corpus", config, overrides, store)
 
 
-@flow(**OPTIONS)
+@described_flow
 def pretrain(
     config: Config = QUICKSTART,
     overrides: Overrides = (),
@@ -91,7 +80,7 @@ def pretrain(
     return _run("pretrain", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def convert(
     config: Config = QUICKSTART,
     overrides: Overrides = (),
@@ -102,7 +91,7 @@ def convert(
     return _run("convert", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def evaluate(
     config: Config = QUICKSTART,
     model: Model = "base",
@@ -114,7 +103,7 @@ def evaluate(
     return _run(f"evaluate-{model}", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def finetune(
     config: Config = QUICKSTART,
     overrides: Overrides = (),
@@ -125,7 +114,7 @@ def finetune(
     return _run("finetune", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def merge(
     config: Config = QUICKSTART,
     overrides: Overrides = (),
@@ -136,7 +125,7 @@ def merge(
     return _run("merge", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def gate(
     config: Config = QUICKSTART,
     overrides: Overrides = (),
@@ -147,7 +136,7 @@ def gate(
     return _run("gate", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def export(
     config: Config = QUICKSTART,
     overrides: Overrides = (),
@@ -158,7 +147,7 @@ def export(
     return _run("export", config, overrides, store, inputs)
 
 
-@flow(**OPTIONS)
+@described_flow
 def release(
     config: Config = QUICKSTART,
     overrides: Overrides = (),

@@ -1,11 +1,9 @@
 """The one place that knows every stage: one run's config, and the order from text to a release."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
-from stages.pretrain.config import SPEC as PRETRAIN
-from stages.pretrain.config import PretrainConfig
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInput
 from artifacts.store import find_artifact
@@ -25,6 +23,8 @@ from stages.gate.config import SPEC as GATE
 from stages.gate.config import GateConfig
 from stages.merge.config import SPEC as MERGE
 from stages.merge.config import MergeConfig
+from stages.pretrain.config import SPEC as PRETRAIN
+from stages.pretrain.config import PretrainConfig
 from stages.release.config import SPEC as RELEASE
 from stages.release.config import ReleaseConfig
 
@@ -87,6 +87,34 @@ class RunConfig(BaseModel):
     """The tuned model as an ONNX bundle."""
     release: ReleaseConfig = ReleaseConfig.model_validate({})
     """What is released."""
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> "RunConfig":
+        """What a late stage would refuse after a long run is refused here."""
+        problems = [*_without_world(self), *_unjudgeable(self)]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+
+def _without_world(config: RunConfig) -> Iterator[str]:
+    if any(source.kind == "world" for source in config.corpus.sources):
+        return
+    right = "add a source of kind world to corpus.sources, or name files"
+    for i, task in enumerate(config.evaluate.tasks):
+        if task.data == "world":
+            yield f"evaluate.tasks.{i}.data: is 'world', but the corpus has none; {right}"
+    if config.finetune.data == "world":
+        yield f"finetune.data: is 'world', but the corpus has none; {right}"
+
+
+def _unjudgeable(config: RunConfig) -> Iterator[str]:
+    asked = [task.title for task in config.evaluate.tasks]
+    for i, rule in enumerate(config.gate.rules):
+        if rule.task not in asked:
+            yield f"gate.rules.{i}.task: is {rule.task!r}; evaluate asks {', '.join(asked)}"
+        if rule.rule == "no_regression" and config.baseline is None:
+            yield f"gate.rules.{i}: no_regression needs scores to compare with; set baseline"
 
 
 def load_work(

@@ -60,7 +60,7 @@ def plan(spec: StageSpec, request: Request, *, check_inputs: bool = True) -> Pla
     try:
         config = spec.config.model_validate(request.config)
     except ValidationError as error:
-        raise BadInput(*sentences(error, spec.name)) from None
+        raise BadInput(*sentences(error, spec.name, request.config)) from None
     problems: list[str] = []
     entries: dict[str, InputEntry] = {}
     for role in request.inputs.keys() - spec.inputs.keys():
