@@ -14,26 +14,26 @@ class Section(BaseModel):
 class OptimizerConfig(Section):
     """AdamW with bias correction and a global-norm clip."""
 
-    learning_rate: float = Field(3e-4, gt=0, lt=1)
+    learning_rate: float = Field(default=3e-4, gt=0, lt=1)
     """Peak of the schedule. Small models take more: 4e-3 at a width of 128."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the gradient's running mean."""
-    beta2: float = Field(0.95, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the squared gradient's running mean; 0.95 is customary for language models."""
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the squared gradient's running mean."""
-    weight_decay: float = Field(0.1, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay, times the learning rate, on matrices only (no norms, no biases)."""
-    clip_norm: float = Field(1.0, gt=0)
+    clip_norm: float = Field(default=1.0, gt=0)
     """Longest allowed norm of the whole gradient; longer ones are scaled down to it."""
 
 
 class ScheduleConfig(Section):
     """Linear warm-up, then a half cosine down to a floor; counted in optimiser steps."""
 
-    warmup_steps: int = Field(100, ge=0)
+    warmup_steps: int = Field(default=100, ge=0)
     """Optimiser steps until the peak is reached."""
-    floor_ratio: float = Field(0.1, ge=0, le=1)
+    floor_ratio: float = Field(default=0.1, ge=0, le=1)
     """The last step's learning rate, as a share of the peak."""
 
 

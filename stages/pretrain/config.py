@@ -1,0 +1,219 @@
+"""What the pretrain stage can be told: the model, the batch, the optimiser, when it saves."""
+
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from artifacts.architecture import Architecture, Family
+from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
+from stages.spec import Input, StageConfig, StageSpec
+
+
+class ModelConfig(Section):
+    """The decoder's shape; the vocabulary comes from the corpus."""
+
+    family: Family = "llama"
+    """llama, mistral, qwen2 (q/k/v biases) or qwen3 (q/k norms). Default llama."""
+    hidden_size: int = Field(gt=0)
+    """Width of the residual stream, features."""
+    layers: int = Field(gt=0)
+    """Number of decoder layers."""
+    heads: int = Field(gt=0)
+    """Number of query heads."""
+    kv_heads: int | None = Field(default=None, gt=0)
+    """Number of key/value heads; divides `heads`. Default: as many as `heads`."""
+    head_dim: int | None = Field(default=None, gt=0)
+    """Features of one head, even. Default: hidden_size / heads."""
+    intermediate_size: int = Field(gt=0)
+    """Width of the SwiGLU, features; about 8/3 of hidden_size is customary."""
+    max_positions: int | None = Field(default=None, gt=0)
+    """Longest sequence the model declares, tokens. Default: batch.sequence_length."""
+    rope_theta: float = Field(default=10000.0, gt=0)
+    """Base of the rotary frequencies. Default 10000, right for contexts of some thousand tokens."""
+    rms_norm_eps: float = Field(default=1e-6, gt=0)
+    """Added to the mean square in RMSNorm. Default 1e-6."""
+    tied_head: bool = True
+    """Whether the output head is the embedding. Default true: a small model's vocabulary would
+    otherwise be most of its parameters."""
+    init_std: float = Field(default=0.02, gt=0)
+    """Standard deviation of the matrices at the start; o_proj and down_proj get it divided by
+    sqrt(2 * layers). Default 0.02; narrow models take more (0.06 at a width of 128)."""
+    embedding_std: float = Field(default=0.02, gt=0)
+    """Standard deviation of the embedding and an untied head at the start. Default 0.02."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ModelConfig":
+        if self.head_dim is None and self.hidden_size % self.heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}; "
+                "change one of them or state head_dim"
+            )
+        try:
+            self.architecture(vocab_size=1, sequence_length=1)  # its checks are ours
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        return self
+
+    def architecture(self, vocab_size: int, sequence_length: int) -> Architecture:
+        """The full description, once the corpus has given the vocabulary."""
+        return Architecture(
+            family=self.family,
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            layers=self.layers,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            head_dim=self.head_dim or self.hidden_size // self.heads,
+            intermediate_size=self.intermediate_size,
+            max_positions=self.max_positions or sequence_length,
+            rope_theta=self.rope_theta,
+            rms_norm_eps=self.rms_norm_eps,
+            tied_head=self.tied_head,
+        )
+
+
+class BatchConfig(Section):
+    """One optimiser step's data. State `global_tokens` or `global_size`; the rest follows."""
+
+    sequence_length: int = Field(ge=2)
+    """Tokens of one sequence."""
+    global_tokens: int | None = Field(default=None, gt=0)
+    """Tokens of one optimiser step over all processes; a multiple of sequence_length."""
+    global_size: int | None = Field(default=None, gt=0)
+    """Sequences of one optimiser step over all processes."""
+    per_device_size: int | None = Field(default=None, gt=0)
+    """Sequences a process takes at once; what is missing to the global size is accumulated.
+    Default: all of its share at once."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "BatchConfig":
+        if (self.global_tokens is None) == (self.global_size is None):
+            raise ValueError("state exactly one of global_tokens and global_size")
+        if self.global_tokens is not None and self.global_tokens % self.sequence_length:
+            below = self.global_tokens // self.sequence_length * self.sequence_length
+            above = below + self.sequence_length
+            near = f"{below} or {above}" if below else f"{above}"
+            raise ValueError(
+                f"global_tokens {self.global_tokens} is no multiple of sequence_length "
+                f"{self.sequence_length}; {near} would be"
+            )
+        return self
+
+    def sequences(self) -> int:
+        """Sequences of one optimiser step over all processes."""
+        if self.global_size is not None:
+            return self.global_size
+        assert self.global_tokens is not None
+        return self.global_tokens // self.sequence_length
+
+
+class ParallelConfig(Section):
+    """Processes that train together, on one machine."""
+
+    data: int = Field(default=1, gt=0, le=1024)
+    """Processes that each take a share of every batch. Default 1."""
+    timeout_seconds: int = Field(default=300, ge=30)
+    """How late one process may be for another at a collective. Default 300: a graph's compilation
+    and a checkpoint's writing must fit in."""
+
+
+class CheckpointConfig(Section):
+    """Rolling checkpoints, from which a killed run goes on."""
+
+    every: int = Field(default=500, gt=0)
+    """Optimiser steps between two. Default 500."""
+    keep: int = Field(default=5, gt=0)
+    """How many of the last are kept while training. Default 5."""
+
+
+class ValidationConfig(Section):
+    """The loss on held-out text."""
+
+    every: int = Field(default=500, gt=0)
+    """Optimiser steps between two; the start and the end are always measured. Default 500."""
+    batches: int = Field(default=8, gt=0)
+    """How many global batches of the validation split are used, always the same, from its start;
+    fewer if it holds fewer. Default 8."""
+
+
+class PretrainConfig(StageConfig):
+    """Pretraining from random weights."""
+
+    model: ModelConfig
+    """The decoder's shape."""
+    batch: BatchConfig
+    """One optimiser step's data."""
+    steps: int = Field(gt=0)
+    """Optimiser steps in all."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate over time."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Processes that train together."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Rolling checkpoints."""
+    validation: ValidationConfig = ValidationConfig()
+    """The loss on held-out text."""
+    precision: Literal["fp32"] = "fp32"
+    """Number format of weights and arithmetic. Only fp32: MindSpore cannot train in bf16 on CPU,
+    and fp16 is slower there."""
+    max_nonfinite_steps: int = Field(default=10, gt=0)
+    """A step whose loss or gradient is not finite is skipped; so many in a row end the run.
+    Default 10."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Draws the first weights and the order of the data. Default 0."""
+    device: Literal["auto", "CPU", "GPU", "Ascend"] = "auto"
+    """Where to train; auto takes an accelerator if there is one. Default auto."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> "PretrainConfig":
+        total, processes = self.batch.sequences(), self.parallel.data
+        size = self.batch.per_device_size
+        if total % processes:
+            raise ValueError(
+                f"batch: {total} sequences a step do not divide over parallel.data {processes} "
+                f"processes; {_multiples(total, processes)} would"
+            )
+        if size is not None and total % (processes * size):
+            raise ValueError(
+                f"batch: {total} sequences a step are no multiple of parallel.data {processes} x "
+                f"per_device_size {size} = {processes * size}; "
+                f"{_multiples(total, processes * size)} would be"
+            )
+        longest = self.model.max_positions
+        if longest is not None and longest < self.batch.sequence_length:
+            raise ValueError(
+                f"model.max_positions {longest} is less than batch.sequence_length "
+                f"{self.batch.sequence_length}; leave it out or raise it"
+            )
+        return self
+
+    @property
+    def micro_size(self) -> int:
+        """Sequences a process takes at once."""
+        return self.batch.per_device_size or self.batch.sequences() // self.parallel.data
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches a process adds up for one step."""
+        return self.batch.sequences() // (self.parallel.data * self.micro_size)
+
+    def seeds(self) -> dict[str, int]:
+        """The seed of weights and data order."""
+        return {"weights_and_data_order": self.seed}
+
+
+def _multiples(number: int, of: int) -> str:
+    below = number // of * of
+    return f"{below} or {below + of}" if below else f"{of}"
+
+
+SPEC = StageSpec(
+    name="pretrain",
+    makes="checkpoint",
+    config=PretrainConfig,
+    inputs={"corpus": Input(("corpus",))},
+    code_version=1,
+    resumes=True,
+)

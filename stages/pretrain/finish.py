@@ -1,0 +1,85 @@
+"""From the last rolling checkpoint to the artifact: a model directory that can be continued."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from artifacts.architecture import Architecture
+from artifacts.corpus import TokenCorpus
+from artifacts.weights import SINGLE
+from artifacts.writing import write_file_atomically
+from stages.pretrain.rolling import OPTIMIZER, STATE, Rolling, State
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TRAINER_STATE = "trainer_state.json"
+
+
+def write_artifact(
+    work: Path,
+    rolling: Rolling,
+    shape: Architecture,
+    corpus: TokenCorpus,
+    state: State,
+    *,
+    validation_loss: float | None,
+    steps: int,
+) -> None:
+    """Leave in `work` what a finished checkpoint holds, and nothing else."""
+    last, _ = rolling.latest()
+    assert last is not None
+    assert last.state.step == state.step == steps
+    config = shape.to_hf(
+        dtype="float32", bos_id=corpus.bos_id, eos_id=corpus.eos_id, pad_id=corpus.pad_id
+    )
+    _write_json(work / "config.json", config)
+    for name in TOKENIZER_FILES:
+        if (corpus.directory / name).is_file():
+            shutil.copyfile(corpus.directory / name, work / name)
+    shutil.copyfile(last.directory / SINGLE, work / SINGLE)
+    # The weights are model.safetensors above; what only training needs stands apart.
+    training = work / "training"
+    training.mkdir(exist_ok=True)
+    shutil.copyfile(last.directory / OPTIMIZER, training / OPTIMIZER)
+    shutil.copyfile(last.directory / STATE, training / STATE)
+    figures = headline(shape, corpus, state, validation_loss)
+    # Last, as the mark that all of the above is there: see `is_finished`.
+    _write_json(work / TRAINER_STATE, {"format": 1, "step": state.step, "headline": figures})
+
+
+def is_finished(work: Path) -> bool:
+    """Whether `write_artifact` has come to its end, in this process or in one killed since."""
+    return (work / TRAINER_STATE).is_file()
+
+
+def headline(
+    shape: Architecture, corpus: TokenCorpus, state: State, validation_loss: float | None
+) -> dict[str, Any]:
+    """The figures people look at first. Losses in nats per token."""
+    losses = state.recent_losses
+    figures: dict[str, Any] = {
+        "train_loss": round(math.fsum(losses) / len(losses), 6) if losses else None,
+        "validation_loss": None if validation_loss is None else round(validation_loss, 6),
+        "bits_per_byte": None,
+        "tokens": state.tokens,
+        "steps": state.step,
+        "skipped_steps": state.step - state.updates,
+        "parameters": shape.parameter_count(),
+    }
+    held_out = corpus.split("validation")
+    if validation_loss is not None and held_out.bytes:
+        bits = validation_loss / math.log(2) * held_out.tokens / held_out.bytes
+        figures["bits_per_byte"] = round(bits, 6)
+    return figures
+
+
+def read_headline(work: Path) -> dict[str, Any]:
+    """The figures that `write_artifact` left."""
+    found: dict[str, Any] = json.loads((work / TRAINER_STATE).read_text(encoding="utf-8"))
+    return found["headline"]
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_file_atomically(path, (text + "\n").encode())

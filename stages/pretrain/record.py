@@ -1,0 +1,134 @@
+"""What a run did, step by step: CSV, TensorBoard events and a picture of the loss, under logs/."""
+
+import csv
+import math
+import time
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+SMOOTHING = 0.95
+"""Weight of the past in the smoothed curve."""
+
+
+@dataclass
+class Row:
+    """One optimiser step."""
+
+    step: int
+    loss: float
+    """Mean over the step's tokens, nats."""
+    learning_rate: float
+    gradient_norm: float
+    """Before clipping."""
+    applied: int
+    """1, or 0 for a step that was skipped because it was not finite."""
+    tokens_per_second: float
+    """Over all processes."""
+    validation_loss: float | None = None
+    """Nats per token, where it was measured. Step 0 is the untrained model."""
+
+
+class Recorder:
+    """Writes rows as they come; a resumed run goes on after the rows it had."""
+
+    def __init__(self, logs: Path, resumed_at: int):
+        self._logs = logs
+        logs.mkdir(parents=True, exist_ok=True)
+        self._csv_path = logs / "metrics.csv"
+        self.rows = [row for row in _read(self._csv_path) if row.step <= resumed_at]
+        for old in (logs / "tensorboard").glob("events.*"):
+            old.unlink()
+        self._events = EventFileWriter(str(logs / "tensorboard"))
+        self._file = self._csv_path.open("w", newline="", encoding="utf-8")
+        self._csv = csv.writer(self._file)
+        self._csv.writerow([field.name for field in fields(Row)])
+        for row in self.rows:
+            self._write(row)
+
+    def add(self, row: Row) -> None:
+        """Append one row."""
+        self.rows.append(row)
+        self._write(row)
+
+    def flush(self) -> None:
+        """Put everything on disk; called before a checkpoint, whose rows must not be missing."""
+        self._file.flush()
+        self._events.flush()
+
+    def close(self) -> None:
+        """End the files and draw the curve."""
+        self._file.close()
+        self._events.close()
+        if self.rows:
+            draw(self.rows, self._logs / "loss.png")
+
+    def _write(self, row: Row) -> None:
+        self._csv.writerow(["" if value is None else value for value in astuple(row)])
+        values = {"train/learning_rate": row.learning_rate, "train/loss": row.loss}
+        values["train/gradient_norm"] = row.gradient_norm
+        values["train/tokens_per_second"] = row.tokens_per_second
+        if row.step == 0:
+            values = {}
+        if row.validation_loss is not None:
+            values["validation/loss"] = row.validation_loss
+        summary = Summary(
+            value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        )
+        self._events.add_event(Event(wall_time=time.time(), step=row.step, summary=summary))
+
+
+def _read(path: Path) -> list[Row]:
+    """The rows of a CSV; a line that a kill cut short ends it."""
+    if not path.is_file():
+        return []
+    rows: list[Row] = []
+    with path.open(newline="", encoding="utf-8") as file:
+        for entry in csv.DictReader(file):
+            try:
+                rows.append(
+                    Row(
+                        step=int(entry["step"]),
+                        loss=float(entry["loss"]),
+                        learning_rate=float(entry["learning_rate"]),
+                        gradient_norm=float(entry["gradient_norm"]),
+                        applied=int(entry["applied"]),
+                        tokens_per_second=float(entry["tokens_per_second"]),
+                        validation_loss=float(text) if (text := entry["validation_loss"]) else None,
+                    )
+                )
+            except (KeyError, TypeError, ValueError):
+                break
+    return rows
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """The training loss (thin: every step, thick: smoothed) and the validation loss, over steps."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    trained = [row for row in rows if row.step > 0 and math.isfinite(row.loss)]
+    steps = [row.step for row in trained]
+    axes.plot(steps, [row.loss for row in trained], color="C0", alpha=0.25, linewidth=0.8)
+    axes.plot(steps, _smooth([row.loss for row in trained]), color="C0", label="training")
+    held_out = [(row.step, row.validation_loss) for row in rows if row.validation_loss is not None]
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), "o-", color="C1", label="validation", markersize=3)
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("loss, nats per token")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def _smooth(values: list[float]) -> list[float]:
+    """Exponential mean, corrected for its start."""
+    smoothed, mean, weight = [], 0.0, 0.0
+    for value in values:
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * value
+        weight = SMOOTHING * weight + (1 - SMOOTHING)
+        smoothed.append(mean / weight)
+    return smoothed

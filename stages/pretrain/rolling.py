@@ -1,0 +1,198 @@
+"""Rolling checkpoints: written whole or not at all, verified before use, the last few kept.
+
+Each is a directory `step-00000100` with `model.safetensors` (Hugging Face names and layout),
+`optimizer.safetensors` (AdamW's running means and squares, under the same names) and `state.json`
+(where the run stands, and the size and sha256 of the other two). Nothing in it depends on how many
+processes wrote it.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from artifacts.digest import sha256_file
+from artifacts.weights import SINGLE, SafetensorsFile, write_safetensors
+from artifacts.writing import publish
+
+CHECKPOINTS = "checkpoints"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+NAME = re.compile(r"step-(\d{8,})")
+MEAN, SQUARE = "exp_avg.", "exp_avg_sq."
+
+
+class DataPosition(BaseModel):
+    """The next sample; the order itself follows from seed and epoch."""
+
+    model_config = ConfigDict(extra="forbid")
+    seed: int
+    epoch: int
+    index: int = Field(description="samples of this epoch taken already")
+
+
+class FileCheck(BaseModel):
+    """What a file must be."""
+
+    model_config = ConfigDict(extra="forbid")
+    size: int
+    sha256: str
+
+
+class State(BaseModel):
+    """Where a run stands. Everything that weights and optimiser do not say."""
+
+    model_config = ConfigDict(extra="forbid")
+    format: Literal[1] = 1
+    step: int = Field(description="optimiser steps done")
+    updates: int = Field(description="steps that changed the weights; the rest was not finite")
+    skipped_in_a_row: int = Field(description="steps that were not finite, up to this one")
+    tokens: int = Field(description="labelled tokens seen")
+    recent_losses: list[float] = Field(description="of the last steps, newest last")
+    data: DataPosition
+    rng: dict[str, Any] = Field(description="what is drawn after the start: nothing but the order")
+    files: dict[str, FileCheck] = {}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint on disk."""
+
+    directory: Path
+    state: State
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The weights by Hugging Face name."""
+        file = SafetensorsFile(self.directory / SINGLE)
+        return {name: np.array(file.read(name)) for name in file.names()}
+
+    def moments(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """AdamW's running means and squares by Hugging Face name."""
+        file = SafetensorsFile(self.directory / OPTIMIZER)
+        means = {n.removeprefix(MEAN): n for n in file.names() if n.startswith(MEAN)}
+        squares = {n.removeprefix(SQUARE): n for n in file.names() if n.startswith(SQUARE)}
+        return (
+            {name: np.array(file.read(stored)) for name, stored in means.items()},
+            {name: np.array(file.read(stored)) for name, stored in squares.items()},
+        )
+
+
+class Rolling:
+    """The checkpoints of one run, in one directory that may hold other things too."""
+
+    def __init__(self, directory: Path, keep: int):
+        self.directory, self.keep = directory, keep
+
+    def save(
+        self,
+        state: State,
+        tensors: Mapping[str, np.ndarray],
+        means: Mapping[str, np.ndarray],
+        squares: Mapping[str, np.ndarray],
+    ) -> Checkpoint:
+        """Write one, then remove those that are too many."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        final = self.directory / f"step-{state.step:08}"
+        temporary = self.directory / f".{final.name}.{os.getpid()}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        _write(temporary / SINGLE, tensors)
+        moments = {MEAN + n: v for n, v in means.items()} | {
+            SQUARE + n: v for n, v in squares.items()
+        }
+        _write(temporary / OPTIMIZER, moments)
+        state = state.model_copy(
+            update={
+                "files": {
+                    name: FileCheck(
+                        size=(temporary / name).stat().st_size,
+                        sha256=sha256_file(temporary / name),
+                    )
+                    for name in (SINGLE, OPTIMIZER)
+                }
+            }
+        )
+        (temporary / STATE).write_text(state.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        if final.exists():  # a broken one that a resumed run has come to again
+            shutil.rmtree(final)
+        publish(temporary, final)
+        self._prune(state.step)
+        return Checkpoint(final, state)
+
+    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest whole one, and a sentence for each newer one that is not whole."""
+        complaints: list[str] = []
+        for _, path in reversed(self._numbered()):
+            try:
+                return _verified(path), complaints
+            except _NotWhole as error:
+                complaints.append(f"{path}: {error}; the one before it is used")
+        return None, complaints
+
+    def clean(self, checkpoint: Checkpoint | None) -> None:
+        """Remove what a killed run left unfinished, and what is newer than `checkpoint`."""
+        for path in self.directory.glob(".step-*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+        for step, path in self._numbered():
+            if checkpoint is None or step > checkpoint.state.step:
+                shutil.rmtree(path)
+
+    def _prune(self, newest: int) -> None:
+        mine = [(step, path) for step, path in self._numbered() if step <= newest]
+        for _, path in mine[: -self.keep]:
+            shutil.rmtree(path)
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        """Those that look like ours, by number; a name alone is not enough to be deleted."""
+        if not self.directory.is_dir():
+            return []
+        found = [
+            (int(match.group(1)), path)
+            for path in self.directory.iterdir()
+            if (match := NAME.fullmatch(path.name))
+            and path.is_dir()
+            and not path.is_symlink()
+            and {entry.name for entry in path.iterdir()} <= {SINGLE, OPTIMIZER, STATE}
+        ]
+        return sorted(found)
+
+
+class _NotWhole(Exception):
+    """Says what is wrong with a checkpoint."""
+
+
+def _verified(path: Path) -> Checkpoint:
+    try:
+        state = State.model_validate_json((path / STATE).read_bytes())
+    except OSError as error:
+        raise _NotWhole(f"{STATE} cannot be read ({error.strerror})") from None
+    except ValidationError:
+        raise _NotWhole(f"{STATE} is damaged") from None
+    if path.name != f"step-{state.step:08}" or set(state.files) != {SINGLE, OPTIMIZER}:
+        raise _NotWhole(f"{STATE} is of another checkpoint")
+    for name, check in state.files.items():
+        file = path / name
+        if not file.is_file():
+            raise _NotWhole(f"{name} is missing")
+        if file.stat().st_size != check.size:
+            raise _NotWhole(f"{name} has {file.stat().st_size} bytes instead of {check.size}")
+        if sha256_file(file) != check.sha256:
+            raise _NotWhole(f"{name} has changed")
+    return Checkpoint(path, state)
+
+
+def _write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    entries = [(name, value.shape, value.dtype) for name, value in tensors.items()]
+    write_safetensors(path, entries, tensors.values(), {"format": "pt"})
+
+
+def read_state(path: Path) -> State:
+    """A `state.json`, as it stands in a finished checkpoint's `training/` too."""
+    return State.model_validate(json.loads(path.read_text(encoding="utf-8")))

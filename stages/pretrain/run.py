@@ -1,0 +1,71 @@
+"""Pretrain: find where a killed run stood, then train here or in several processes."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from artifacts.corpus import TokenCorpus
+from artifacts.errors import BadInput
+from stages.engine import parallel
+from stages.pretrain.config import PretrainConfig
+from stages.pretrain.finish import is_finished, read_headline
+from stages.pretrain.rolling import CHECKPOINTS, Rolling
+from stages.spec import Job
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Fill `job.work` with the checkpoint artifact; returns its headline figures."""
+    config: PretrainConfig = job.config
+    _check_corpus(TokenCorpus(job.inputs["corpus"]), config)
+    if not is_finished(job.work):
+        _train(job, config)
+    shutil.rmtree(job.work / CHECKPOINTS, ignore_errors=True)
+    return read_headline(job.work)
+
+
+def _train(job: Job, config: PretrainConfig) -> None:
+    corpus = job.inputs["corpus"]
+    rolling = Rolling(job.work / CHECKPOINTS, config.checkpoint.keep)
+    latest, complaints = rolling.latest()
+    for complaint in complaints:
+        print(f"pretrain: {complaint}", file=sys.stderr, flush=True)
+    rolling.clean(latest)
+    if latest is not None:
+        print(f"pretrain: goes on after step {latest.state.step} of {config.steps}", flush=True)
+    if config.parallel.data == 1:
+        from stages.pretrain.train import train  # brings MindSpore, which a launcher does not need
+
+        train(config, corpus, job.work, latest, parallel.Group())
+    else:
+        _launch(job, config, latest.state.step if latest else 0)
+
+
+def _check_corpus(corpus: TokenCorpus, config: PretrainConfig) -> None:
+    length, tokens = config.batch.sequence_length, corpus.split("train").tokens
+    if tokens < length + 1:
+        raise BadInput(
+            f"pretrain.batch.sequence_length: is {length}; the corpus has only {tokens} training "
+            f"tokens, at most {max(tokens - 1, 0)} would be right"
+        )
+
+
+def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
+    text = json.dumps(
+        {
+            "config": config.model_dump(mode="json"),
+            "corpus": str(job.inputs["corpus"]),
+            "work": str(job.work),
+            "resume_from": resume_from,
+        }
+    )
+    scratch: Path = job.work / ".ranks"
+    shutil.rmtree(scratch, ignore_errors=True)
+    parallel.launch(
+        [sys.executable, "-m", "stages.pretrain.worker", text],
+        config.parallel.data,
+        scratch,
+        config.parallel.timeout_seconds,
+    )
+    shutil.rmtree(scratch)
