@@ -3,6 +3,9 @@
 `python -m stages.pretrain.worker JOB`, JOB being JSON: config, corpus, work, resume_from.
 """
 
+# First: it sets what MindSpore reads when it is imported.
+from stages.engine import runtime  # isort: skip
+
 import json
 import os
 import sys
@@ -23,6 +26,8 @@ def work(text: str) -> int:
     config = PretrainConfig.model_validate(job["config"])
     directory = Path(job["work"])
     try:
+        # Before joining: afterwards MindSpore refuses to set a device.
+        runtime.start(config.device, config.seed)
         group = parallel.join(config.parallel.data)
         latest, _ = Rolling(directory / CHECKPOINTS, config.checkpoint.keep).latest()
         found = latest.state.step if latest else 0
