@@ -97,17 +97,26 @@ class BatchConfig(Section):
 
     global_size: int = Field(16, ge=1)
     """Examples a step."""
-    micro_size: int | None = Field(None, ge=1)
-    """Examples computed at once, to save memory; divides `global_size`. By default all of them."""
+    per_device_size: int | None = Field(None, ge=1)
+    """Examples computed at once, to save memory; divides `global_size`, and what is missing to it
+    is accumulated. By default all of them."""
 
     @model_validator(mode="after")
     def _divides(self) -> "BatchConfig":
-        if self.micro_size and self.global_size % self.micro_size:
+        total, size = self.global_size, self.per_device_size
+        if size and total % size:
             raise ValueError(
-                f"micro_size {self.micro_size} does not divide global_size {self.global_size}; "
-                f"{_divisor_below(self.global_size, self.micro_size)} would"
+                f"per_device_size {size} does not divide global_size {total}; "
+                f"{_divisor_below(total, size)} would"
             )
         return self
+
+
+class CheckpointConfig(Section):
+    """The state that a killed run goes on from; the result does not depend on it."""
+
+    every: int = Field(50, ge=1)
+    """Optimiser steps between two."""
 
 
 class FinetuneConfig(StageConfig):
@@ -133,9 +142,9 @@ class FinetuneConfig(StageConfig):
     """Passes over the kept examples, rounded up to whole steps. 2 or 3 are customary."""
     max_length: int = Field(256, ge=8)
     """Longest example in tokens, its end included; longer ones are dropped and counted, not cut."""
-    checkpoint_every: int = Field(50, ge=1)
-    """Steps between two states that a killed run goes on from; the result does not depend on it."""
-    seed: int = Field(0, ge=0)
+    checkpoint: CheckpointConfig = CheckpointConfig.model_validate({})
+    """How often the state is saved."""
+    seed: int = Field(0, ge=0, lt=2**32)
     """Seed of the adapter's first values and of the order of examples."""
     device: Literal["auto", "CPU", "GPU", "Ascend"] = "auto"
     """Where MindSpore computes; auto takes an accelerator if there is one."""

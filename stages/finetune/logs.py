@@ -2,13 +2,10 @@
 
 import csv
 from pathlib import Path
+from types import TracebackType
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 COLUMNS = ("step", "loss", "tokens_with_loss", "gradient_norm", "learning_rate")
 
@@ -31,8 +28,15 @@ class MetricsFile:
         self._writer.writerow([step, f"{loss:.6f}", int(tokens), f"{norm:.6g}", f"{rate:.6g}"])
         self._file.flush()
 
-    def close(self) -> None:
-        """Close the file."""
+    def __enter__(self) -> "MetricsFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._file.close()
 
 
@@ -41,7 +45,8 @@ def draw_loss(path: Path, losses: np.ndarray) -> None:
     steps = np.arange(1, len(losses) + 1)
     window = max(1, len(losses) // 20)
     smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
-    figure, axes = plt.subplots(figsize=(8, 4.5))
+    figure = Figure(figsize=(8, 4.5))
+    axes = figure.subplots()
     axes.plot(steps, losses, color="#9db8d2", linewidth=0.8, label="each step")
     axes.plot(steps[window - 1 :], smooth, color="#1f4e79", label=f"mean of {window}")
     axes.set_xlabel("optimiser step")
@@ -51,4 +56,3 @@ def draw_loss(path: Path, losses: np.ndarray) -> None:
     axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    plt.close(figure)

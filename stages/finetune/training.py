@@ -1,17 +1,20 @@
 """The training loop: the engine's step on the adapter's parameters, and states to go on from."""
 
+# First, since it prepares the environment before MindSpore is imported.
+from stages.engine import runtime  # isort: skip
+
+import contextlib
 from pathlib import Path
 
 import numpy as np
 
-# First, since it prepares the environment before MindSpore is imported.
-from stages.engine import runtime  # isort: skip
 from artifacts.adapter import Pair
 from artifacts.errors import StageFailed
 from artifacts.hf_model import HFModel
 from stages.engine import weights
 from stages.engine.model import Decoder, Lora
 from stages.engine.settings import learning_rate
+from stages.engine.stopping import dying_at_once, watching
 from stages.engine.training import Batch, Trainer
 from stages.finetune.config import FinetuneConfig
 from stages.finetune.dataset import Batches
@@ -53,7 +56,7 @@ class AdapterTrainer:
 
         Raises StageFailed if loss or gradient is no finite number.
         """
-        size = self._config.batch.micro_size or len(inputs)
+        size = self._config.batch.per_device_size or len(inputs)
         micro = [
             Batch(inputs[begin : begin + size], targets[begin : begin + size])
             for begin in range(0, len(inputs), size)
@@ -80,7 +83,10 @@ class AdapterTrainer:
 def train(
     model: HFModel, config: FinetuneConfig, batches: Batches, steps: int, work: Path
 ) -> tuple[dict[str, Pair], np.ndarray]:
-    """Train from the last saved state, or from the start. Gives the adapter and its history."""
+    """Train from the last saved state, or from the start. Gives the adapter and its history.
+
+    SIGTERM and Ctrl-C end it after the step at hand, whose state is saved first.
+    """
     trainer = AdapterTrainer(model, config)
     history = np.zeros((0, 4))
     saved = load_state(work)
@@ -89,18 +95,25 @@ def train(
         history = saved.history
         print(f"finetune: going on after step {saved.steps}", flush=True)
     print("finetune: compiling the training step", flush=True)
-    metrics = MetricsFile(work / "logs" / "metrics.csv", history)
     progress = Progress("finetune", steps, "steps")
-    for step in range(len(history), steps):
-        rate = learning_rate(step + 1, steps, config.optimizer.learning_rate, config.schedule)
-        try:
-            row = trainer.step(*batches.batch(step), rate)
-        except StageFailed as error:
-            raise StageFailed(f"step {step + 1}: {error}") from None
-        history = np.vstack([history, row])
-        metrics.add(step + 1, row)
-        progress.update(step + 1, loss=f"{row[0]:.4f}", lr=f"{rate:.2e}")
-        if (step + 1) % config.checkpoint_every == 0:
-            save_state(work, trainer.state(history))
-    metrics.close()
+    with watching() as stop, MetricsFile(work / "logs" / "metrics.csv", history) as metrics:
+        first = len(history)
+        for step in range(first, steps):
+            rate = learning_rate(step + 1, steps, config.optimizer.learning_rate, config.schedule)
+            with dying_at_once() if step == first else contextlib.nullcontext():
+                row = _step(trainer, batches, step, rate)
+            history = np.vstack([history, row])
+            metrics.add(step + 1, row)
+            progress.update(step + 1, loss=f"{row[0]:.4f}", lr=f"{rate:.2e}")
+            if stop.requested or (step + 1) % config.checkpoint.every == 0:
+                save_state(work, trainer.state(history))
+            if stop.requested:
+                stop.raise_it()
     return trainer.tensors(), history
+
+
+def _step(trainer: AdapterTrainer, batches: Batches, step: int, rate: float) -> np.ndarray:
+    try:
+        return trainer.step(*batches.batch(step), rate)
+    except StageFailed as error:
+        raise StageFailed(f"step {step + 1}: {error}") from None

@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from artifacts.decision import Decision, RuleResult
 
@@ -15,7 +12,8 @@ PASSED, FAILED = "#2a7f62", "#b3261e"
 
 def draw_decision(decision: Decision, path: Path) -> None:
     """Draw one row a rule. The same decision gives the same bytes on one matplotlib version."""
-    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.7 * len(decision.rules)))
+    figure = Figure(figsize=(8, 1.4 + 0.7 * len(decision.rules)))
+    axes = figure.subplots()
     for row, result in enumerate(decision.rules):
         _draw_rule(axes, row, result)
     axes.set_yticks(
@@ -28,10 +26,9 @@ def draw_decision(decision: Decision, path: Path) -> None:
     axes.set_title(f"{decision.outcome}: dot = measured, end of line = bound, bar = must reach")
     figure.tight_layout()
     figure.savefig(path, dpi=120, metadata={"Software": None})
-    plt.close(figure)
 
 
-def _draw_rule(axes: plt.Axes, row: int, result: RuleResult) -> None:
+def _draw_rule(axes: Axes, row: int, result: RuleResult) -> None:
     color = PASSED if result.passed else FAILED
     value = result.candidate if result.rule == "floor" else result.difference
     axes.plot([result.threshold] * 2, [row - 0.3, row + 0.3], color="black", linewidth=2)

@@ -30,16 +30,14 @@ CONFIG: dict[str, Any] = {
     "batch": {"global_size": 8},
     "optimizer": {"learning_rate": 0.02},
     "lora": {"rank": 4, "alpha": 8},
-    "checkpoint_every": 5,
+    "checkpoint": {"every": 5},
     "device": "CPU",
 }
 
 
-def prepare(
-    tmp_path: Path, store: str = "store", shape: dict[str, Any] | None = None, **config: Any
-) -> Path:
+def prepare(tmp_path: Path, shape: dict[str, Any] | None = None, **config: Any) -> Path:
     """A store with a base model, a data file and a request; gives the request's path."""
-    root = tmp_path / store
+    root = tmp_path / "store"
     model = as_artifact(
         root, "hf-model", lambda path: write_hf(path, tiny(**({"layers": 1} | (shape or {}))))
     )
@@ -53,7 +51,7 @@ def prepare(
         "inputs": {"model": str(model)},
         "store": str(root),
     }
-    path = tmp_path / f"{store}.json"
+    path = tmp_path / "store.json"
     path.write_text(json.dumps(request))
     return path
 
@@ -69,6 +67,15 @@ def finetune(request: Path) -> subprocess.CompletedProcess[str]:
 def adapter_of(request: Path) -> Path:
     (found,) = request.with_suffix("").glob("adapter/[!.]*")
     return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The adapter of a run of 120 steps that nobody disturbed."""
+    request = prepare(tmp_path_factory.mktemp("whole"), steps=120)
+    done = finetune(request)
+    assert done.returncode == 0, done.stderr
+    return adapter_of(request)
 
 
 def test_it_learns_writes_an_adapter_and_leaves_the_base_alone(tmp_path: Path) -> None:
@@ -106,32 +113,31 @@ def test_it_learns_writes_an_adapter_and_leaves_the_base_alone(tmp_path: Path) -
     assert rows[0] == "step,loss,tokens_with_loss,gradient_norm,learning_rate"
 
 
-def test_killed_and_started_again_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    whole, broken = (prepare(tmp_path, store, steps=120) for store in ("whole", "broken"))
-    assert finetune(whole).returncode == 0
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_and_started_again_it_ends_with_the_same_bytes(
+    tmp_path: Path, whole: Path, how: signal.Signals
+) -> None:
+    broken = prepare(tmp_path, steps=120)
     saved = None
-    process = subprocess.Popen(
-        command(broken), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command(broken), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 200
         while time.monotonic() < deadline and process.poll() is None and not saved:
             saved = next(broken.with_suffix("").glob("adapter/.*.partial/state.safetensors"), None)
             time.sleep(0.001)
     finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        os.kill(process.pid, how)
+        _, said = process.communicate()
+    assert process.returncode == (-how if how == signal.SIGKILL else 128 + how), said
     assert saved is not None
     assert saved.exists(), "the kill came too late to prove anything"
     again = finetune(broken)
     assert again.returncode == 0, again.stderr
     assert "going on after step" in again.stdout
-    first, second = adapter_of(whole), adapter_of(broken)
-    assert read_manifest(first).digest == read_manifest(second).digest
-    tensors = "adapter_model.safetensors"
-    assert (first / tensors).read_bytes() == (second / tensors).read_bytes()
-    metrics = "logs/metrics.csv"
-    assert (first / metrics).read_text() == (second / metrics).read_text()
+    second = adapter_of(broken)
+    assert read_manifest(whole).digest == read_manifest(second).digest
+    for file in ("adapter_model.safetensors", "logs/metrics.csv"):
+        assert (whole / file).read_bytes() == (second / file).read_bytes()
 
 
 def test_eight_conversations_can_be_learned_by_heart_and_then_end(tmp_path: Path) -> None:
@@ -208,11 +214,11 @@ def test_micro_batches_with_unequal_answers_make_the_same_step(tmp_path: Path) -
     dataset = build_dataset(examples, "alpaca", encoder, 64)
     batch = Batches(dataset.examples, 8, 0, encoder.eos_id).batch(0)
 
-    def after_one_step(micro_size: int) -> tuple[float, np.ndarray]:
+    def after_one_step(size: int) -> tuple[float, np.ndarray]:
         config = FinetuneConfig.model_validate(
             CONFIG
             | {"data": "world", "template": "alpaca"}
-            | {"batch": {"global_size": 8, "micro_size": micro_size}}
+            | {"batch": {"global_size": 8, "per_device_size": size}}
         )
         trainer = AdapterTrainer(model, config)
         row = trainer.step(*batch, 0.02)

@@ -117,7 +117,7 @@ def test_the_first_20_losses_are_pefts(tmp_path: Path) -> None:
             "template": "alpaca",
             "steps": 20,
             "max_length": 64,
-            "batch": {"global_size": 6, "micro_size": 2},
+            "batch": {"global_size": 6, "per_device_size": 2},
             "optimizer": {"learning_rate": 0.01, "clip_norm": 0.5, "weight_decay": 0.05},
             "schedule": {"warmup_steps": 4},
         }

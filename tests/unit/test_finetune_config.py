@@ -43,8 +43,8 @@ def config(**changes: Any) -> FinetuneConfig:
         ({"lora": {"targets": ["q_proj", "q_proj"]}}, "names one twice"),
         ({"lora": {"dropout": 0.1}}, "lora.dropout: is no known key"),
         (
-            {"batch": {"global_size": 24, "micro_size": 7}},
-            "micro_size 7 does not divide global_size 24; 6 would",
+            {"batch": {"global_size": 24, "per_device_size": 7}},
+            "per_device_size 7 does not divide global_size 24; 6 would",
         ),
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate: is 0"),
     ],
