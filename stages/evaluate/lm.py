@@ -129,7 +129,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
     ) -> list[float]:
         windows: list[Encoded] = []
         owner: list[int] = []
-        for index, ids in enumerate(self._codec.encode([request.args[0] for request in requests])):
+        # Each text follows the prefix token, so BOS would stand there twice.
+        texts = self._codec.encode([request.args[0] for request in requests], begins=False)
+        for index, ids in enumerate(texts):
             for window in get_rolling_token_windows(
                 token_list=ids.tolist(),
                 prefix_token=self.prefix_token_id,
@@ -214,14 +216,15 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         for context, continuation in new:
             bare = context.rstrip()  # spaces belong to the answer's first token
             parts.append((bare, context[len(bare) :] + continuation))
-        texts = {bare + rest for bare, rest in parts} | {bare for bare, _ in parts if bare}
+        texts = {text for bare, rest in parts if bare for text in (bare, bare + rest)}
         ids = dict(zip(texts, self._codec.encode(list(texts)), strict=True))
-        prefix = np.array([self.prefix_token_id], np.int32)
         for pair, (bare, rest) in zip(new, parts, strict=True):
-            left, right = (
-                (ids[bare], ids[bare + rest][len(ids[bare]) :]) if bare else (prefix, ids[rest])
-            )
-            self._encoded[pair] = (left, right.copy())
+            if bare:
+                left, right = ids[bare], ids[bare + rest][len(ids[bare]) :].copy()
+            else:  # the prefix token takes the place of a context
+                left = np.array([self.prefix_token_id], np.int32)
+                (right,) = self._codec.encode([rest], begins=False)
+            self._encoded[pair] = (left, right)
         return [self._encoded[pair] for pair in pairs]
 
 

@@ -54,13 +54,16 @@ class TextCodec:
             return bool(stated)
         return self._tokenizer.encode("a").ids[:1] == [bos]
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Token ids, int32 [T], of each text; several are encoded in parallel."""
+    def encode(self, texts: Sequence[str], begins: bool = True) -> list[np.ndarray]:
+        """Token ids, int32 [T], of each text; several are encoded in parallel.
+
+        BOS is put before them only where they begin what the model reads.
+        """
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         found = []
         for text, encoding in zip(texts, encodings, strict=True):
             ids = encoding.ids
-            if self._bos is not None and not text.startswith(self._prefix_text):
+            if begins and self._bos is not None and not text.startswith(self._prefix_text):
                 ids = [self._bos, *ids]
             found.append(np.asarray(ids, np.int32))
         return found

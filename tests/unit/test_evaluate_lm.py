@@ -216,6 +216,17 @@ def test_bos_as_declared_and_never_twice(
     assert codec.bos == ("<|endoftext|>" if added else None)
 
 
+def test_bos_stands_once_before_texts_without_context(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, add_bos_token=True)
+    lm, _ = model(tmp_path)
+    found = lm.loglikelihood(requests(("", " one two")))[0]
+    assert found[0] == pytest.approx(by_hand(tmp_path, "", " one two")[0], abs=1e-5)
+    rolling = lm.loglikelihood_rolling(
+        [Instance("loglikelihood_rolling", {}, (" one two",), 0, ("t", 0, 1))]
+    )
+    assert rolling[0] == pytest.approx(found[0], abs=1e-5)
+
+
 def test_a_killed_evaluation_goes_on_and_ends_the_same(directory: Path, tmp_path: Path) -> None:
     asked = letters(20) + requests(*TEXTS)
     whole, backend = model(directory, 3)
