@@ -2,9 +2,9 @@
 
 import glob
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from artifacts.errors import BadInput
 from stages.corpus.world_words import ATTRIBUTES, MAX_COUNTRIES
@@ -105,13 +105,30 @@ class HubSource(_Part):
     """Configuration of the dataset. Default: its own."""
     split: str = "train"
     """Split to read. Default train."""
-    revision: str
-    """Commit of the dataset (40 hex digits): a name alone can mean other bytes tomorrow."""
+    revision: str | None = None
+    """Commit of the dataset. Default: the newest, which can be other bytes tomorrow."""
     text_field: str = "text"
     """Column that holds the text. Default text."""
 
 
-Source = Annotated[WorldSource | FilesSource | SavedSource | HubSource, Field(discriminator="kind")]
+def _kind(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return f"function-{kind}" if isinstance(kind, str) else None
+
+
+# The chosen branch is part of the path in pydantic's findings, except where `stages.validation`
+# takes it out: tags that begin with function-.
+Source = Annotated[
+    Annotated[WorldSource, Tag("function-world")]
+    | Annotated[FilesSource, Tag("function-files")]
+    | Annotated[SavedSource, Tag("function-saved")]
+    | Annotated[HubSource, Tag("function-hub")],
+    Discriminator(
+        _kind,
+        custom_error_type="source_kind",
+        custom_error_message="kind must be world, files, saved or hub",
+    ),
+]
 
 
 class TokenizerConfig(_Part):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import BadInput
+from artifacts.errors import BadInput, StageFailed
 from stages.corpus.config import FilesSource, HubSource, SavedSource, Source, WorldSource
 from stages.corpus.world import World
 from stages.corpus.world import documents as world_documents
@@ -182,6 +182,8 @@ def _read_dataset(source: SavedSource | HubSource) -> Iterator[str]:
             data = datasets.load_dataset(
                 source.name, source.config, split=source.split, revision=source.revision
             )
+    except ConnectionError as error:
+        raise StageFailed(f"{where}: the Hugging Face hub cannot be reached: {error}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{where}: cannot be read as a dataset: {error}") from None
     if source.text_field not in data.column_names:

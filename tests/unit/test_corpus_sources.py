@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
-from artifacts.errors import BadInput
+from artifacts.errors import BadInput, StageFailed
 from stages.corpus import documents as documents_module
 from stages.corpus.config import CorpusConfig
 from stages.corpus.documents import documents
+from stages.validation import sentences
 
 
 def read(path: Path, **options: Any) -> list[str]:
@@ -74,6 +76,42 @@ def test_jsonl_parquet_csv_and_saved_datasets_give_the_same_documents(tmp_path: 
         read_all([source | {"split": "test"}])
     with pytest.raises(BadInput, match="has no field 'text', only body"):
         read_all([source | {"text_field": "text"}])
+
+
+def test_a_hub_dataset_is_asked_for_as_configured_and_only_with_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import datasets
+
+    asked: list[Any] = []
+
+    def load(*names: Any, **options: Any) -> Any:
+        asked.append((names, options))
+        return datasets.Dataset.from_dict({"body": ["a", "b"], "n": [1, 2]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    source = {"kind": "hub", "name": "o/n", "config": "c", "text_field": "body", "revision": "r"}
+    config = {"sources": [source], "tokenizer": {"vocab_size": 300}}
+    with pytest.raises(ValueError, match="allow_network"):
+        CorpusConfig.model_validate(config)
+    allowed = CorpusConfig.model_validate(config | {"allow_network": True})
+    assert list(documents(allowed.sources)) == ["a", "b"]
+    assert asked == [(("o/n", "c"), {"split": "train", "revision": "r"})]
+
+    def unreachable(*names: Any, **options: Any) -> Any:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(StageFailed, match=r"o/n: .* cannot be reached: no route"):
+        list(documents(allowed.sources))
+
+
+def test_problems_are_named_by_the_path_the_user_wrote() -> None:
+    config = {"sources": [{"kind": "world", "seed": -1}], "tokenizer": {"vocab_size": 300}}
+    with pytest.raises(ValidationError) as caught:
+        CorpusConfig.model_validate(config)
+    (sentence,) = sentences(caught.value, "corpus")
+    assert sentence.startswith("corpus.sources.0.seed: is -1; ")
 
 
 def test_sources_follow_one_another_and_globs_are_sorted(tmp_path: Path) -> None:
@@ -199,10 +237,10 @@ def test_source_files_are_what_is_read(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"sources": []}, "at least 1"),
-        ({"sources": [{"kind": "worlds"}]}, "world"),
+        ({"sources": [{"kind": "worlds"}]}, "kind must be world, files, saved or hub"),
         ({"sources": [{"kind": "world", "countries": 9}]}, "multiple of 2"),
         ({"sources": [{"kind": "world"}, {"kind": "world"}]}, "two worlds"),
-        ({"sources": [{"kind": "hub", "name": "a/b", "revision": "0" * 40}]}, "allow_network"),
+        ({"sources": [{"kind": "hub", "name": "a/b"}]}, "allow_network"),
         ({"tokenizer": {}}, "either vocab_size"),
         ({"tokenizer": {"vocab_size": 300, "file": "t.json"}}, "either vocab_size"),
         ({"tokenizer": {"vocab_size": 259}}, "260"),
