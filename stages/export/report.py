@@ -64,7 +64,7 @@ def picture(agreement: Agreement, path: Path) -> None:
             errors = [_drawable(each.scaled, agreement.threshold) for each in picked]
             axes.scatter(errors, [row] * len(errors), s=18, color=colour, alpha=0.6)
     axes.axvline(agreement.threshold, color="#444444", linestyle="--", linewidth=1)
-    axes.text(agreement.threshold, -0.8, " allowed", fontsize=8, color="#444444")
+    axes.text(agreement.threshold, -0.8, "allowed ", ha="right", fontsize=8, color="#444444")
     axes.set_xscale("log")
     axes.set_yticks(range(len(groups)), list(groups))
     axes.set_ylim(len(groups) - 0.5, -1.1)
