@@ -31,27 +31,42 @@ class Backend(Protocol):
 
 
 class MindSporeBackend:
-    """A checkpoint or Hugging Face directory, with an unmerged adapter if given."""
+    """A checkpoint or Hugging Face directory, with an unmerged adapter if given.
+
+    Batches of fewer than `rows` rows are filled up: MindSpore compiles a graph for each shape,
+    which takes longer than the rows do, and a row's last bits could depend on the shape.
+    """
 
     name, dtype = "mindspore", "float32"
 
-    def __init__(self, directory: Path, adapter: Path | None = None, device: str = "auto"):
+    def __init__(
+        self, directory: Path, adapter: Path | None = None, device: str = "auto", rows: int = 1
+    ):
         # Here, since a bundle is scored without MindSpore, whose import takes seconds.
         from stages.engine.inference import InferenceModel
 
         self._model = InferenceModel.load(directory, adapter, device)  # type: ignore[arg-type]
+        self._rows = rows
         self.max_positions = self._model.architecture.max_positions
         self.vocab_size = self._model.architecture.vocab_size
 
     def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._model.score(ids_BT, lengths_B)
+        count = len(ids_BT)
+        logprobs, greedy = self._model.score(*self._filled(ids_BT, lengths_B))
+        return logprobs[:count], greedy[:count]
 
     def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+        count = len(ids_BT)
+        ids_BT, lengths_B = self._filled(ids_BT, lengths_B)
         found = np.empty((len(ids_BT), self.vocab_size), np.float32)
         for part in _parts(ids_BT.shape[0], ids_BT.shape[1], self.vocab_size):
             logits_BTV = self._model.logits(ids_BT[part], _mask(ids_BT[part], lengths_B[part]))
             found[part] = _last(logits_BTV, lengths_B[part])
-        return found
+        return found[:count]
+
+    def _filled(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        more = max(0, self._rows - len(ids_BT))
+        return np.pad(ids_BT, ((0, more), (0, 0))), np.pad(lengths_B, (0, more), constant_values=1)
 
 
 class OnnxBackend:
@@ -87,10 +102,13 @@ class OnnxBackend:
         return found
 
 
-def load(kind: str, directory: Path, adapter: Path | None, device: str) -> Backend:
-    """The backend for an artifact of this kind. Raises BadInput if the model is not whole."""
+def load(kind: str, directory: Path, adapter: Path | None, device: str, rows: int) -> Backend:
+    """The backend for an artifact of this kind, for batches of up to `rows` rows.
+
+    Raises BadInput if the model is not whole.
+    """
     if kind != "onnx-bundle":
-        return MindSporeBackend(directory, adapter, device)
+        return MindSporeBackend(directory, adapter, device, rows)
     if adapter is not None:
         raise BadInput(
             "inputs.adapter: an onnx-bundle takes no adapter; "

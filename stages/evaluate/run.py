@@ -48,7 +48,7 @@ def run(job: Job) -> dict[str, Any]:
     if config.chat_template and codec.chat_template is None:
         raise BadInput(f"chat_template: is true; {directory} has no chat template, set it to false")
     scored = scored_model(directory, adapter)
-    backend = backends.load(scored.kind, directory, adapter, config.device)
+    backend = backends.load(scored.kind, directory, adapter, config.device, config.batch_size)
     kept = Kept(job.work / FILE)
     if len(kept):
         print(f"evaluate: going on after {len(kept)} finished batches", flush=True)

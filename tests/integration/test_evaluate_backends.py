@@ -1,5 +1,6 @@
 """MindSpore and onnxruntime behind the same interface: the same choices, in any batch."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,10 +71,11 @@ def adapter(model: Path) -> Path:
 ASKED = letters(20) + requests(*TEXTS)
 
 
+@functools.cache
 def answers(
     kind: str, directory: Path, adapter: Path | None = None, batch_size: int = 5
 ) -> np.ndarray:
-    backend = backends.load(kind, directory, adapter, "CPU")
+    backend = backends.load(kind, directory, adapter, "CPU", batch_size)
     lm = EngineLM(backend, TextCodec(directory), GREEDY, batch_size)
     return np.array(lm.loglikelihood(ASKED))
 
@@ -103,7 +105,7 @@ def test_both_engines_agree(model: Path, bundle: Path) -> None:
 def test_both_engines_write_the_same_texts(model: Path, bundle: Path) -> None:
     texts = []
     for kind, directory in (("checkpoint", model), ("onnx-bundle", bundle)):
-        backend = backends.load(kind, directory, None, "CPU")
+        backend = backends.load(kind, directory, None, "CPU", 4)
         sampling = GREEDY.model_copy(update={"do_sample": True, "temperature": 0.7})
         lm = EngineLM(backend, TextCodec(directory), sampling, 4)
         asked = [Instance("generate_until", {}, (f"Q {k}", {}), 0, ("t", k, 1)) for k in range(6)]
@@ -135,7 +137,7 @@ def test_adapters_that_do_not_belong_are_refused(
     with pytest.raises(BadInput, match="belongs to the base with digest ffff"):
         scored_model(model, other)
     with pytest.raises(BadInput, match=r"inputs.adapter: an onnx-bundle takes no adapter"):
-        backends.load("onnx-bundle", bundle, adapter, "CPU")
+        backends.load("onnx-bundle", bundle, adapter, "CPU", 4)
 
 
 def test_forward_passes_are_cut_to_the_memory_allowed(
@@ -143,4 +145,5 @@ def test_forward_passes_are_cut_to_the_memory_allowed(
 ) -> None:
     whole = answers("onnx-bundle", bundle, batch_size=16)
     monkeypatch.setattr(backends, "LOGITS_BYTES", 1)
+    answers.cache_clear()
     assert np.abs(answers("onnx-bundle", bundle, batch_size=16) - whole).max() < 1e-5

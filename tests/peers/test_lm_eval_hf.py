@@ -96,7 +96,7 @@ def ours(kind: str, model: Path, tmp_path: Path) -> EngineLM:
         directory = tmp_path / "bundle"
         directory.mkdir()
         write_bundle(directory, read_model(model), read_tokenizer(model), {})
-    backend = backends.load(kind, directory, None, "CPU")
+    backend = backends.load(kind, directory, None, "CPU", 5)
     return EngineLM(backend, TextCodec(directory), GREEDY, 5)
 
 
