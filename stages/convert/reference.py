@@ -41,7 +41,7 @@ def reference_logits(
     visible_BTT = causal_TT[None] & mask_BT[:, None, :]
     cos_BTD, sin_BTD = _rotation(architecture, positions_BT)
 
-    x_BTC = weight("model.embed_tokens.weight")[ids_BT]
+    x_BTC = np.asarray(weights["model.embed_tokens.weight"])[ids_BT].astype(np.float64)
     for i in range(architecture.layers):
         at = f"model.layers.{i}."
         h_BTC = _rms_norm(x_BTC, weight(at + "input_layernorm.weight"), architecture.rms_norm_eps)
