@@ -159,9 +159,13 @@ class Rolling:
             if (match := NAME.fullmatch(path.name))
             and path.is_dir()
             and not path.is_symlink()
-            and {entry.name for entry in path.iterdir()} <= {SINGLE, OPTIMIZER, STATE}
+            and _is_ours({entry.name for entry in path.iterdir()})
         ]
         return sorted(found)
+
+
+def _is_ours(names: set[str]) -> bool:
+    return bool(names) and names <= {SINGLE, OPTIMIZER, STATE}
 
 
 class _NotWhole(Exception):

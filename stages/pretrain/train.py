@@ -80,6 +80,8 @@ class Run:
         self.writes = group.rank == 0
         self.validation_loss: float | None = None
         self._tokens_per_second = 0.0
+        self._compiling = True
+        self._saved_step = self.state.step if resume_from else -1
         if self.writes:
             self.recorder = Recorder(work / "logs", self.state.step)
             self.progress = Progress("pretrain", config.steps, "steps", every_seconds=2.0)
@@ -98,6 +100,7 @@ class Run:
                 self.recorder.add(row)
             if self.state.step < config.steps:
                 self._step()
+        self._compiling = False
         while self.state.step < config.steps:
             if stop.requested:
                 self._stop_here(stop)
@@ -148,9 +151,10 @@ class Run:
         self, step: int, result: StepResult, rate: float, seconds: float, validated: bool
     ) -> None:
         speed = result.tokens / seconds
-        # Smoothed for the eye only; the file has each step's own.
+        # Smoothed for the eye only; the file has each step's own. The first step compiles.
         old = self._tokens_per_second
-        self._tokens_per_second = 0.9 * old + 0.1 * speed if old else speed
+        if not self._compiling:
+            self._tokens_per_second = 0.9 * old + 0.1 * speed if old else speed
         self.recorder.add(
             Row(
                 step,
@@ -165,7 +169,8 @@ class Run:
         values = {"loss": f"{result.loss:.4f}", "lr": f"{rate:.2e}"}
         if self.validation_loss is not None:
             values["validation"] = f"{self.validation_loss:.4f}"
-        values["tokens/s"] = f"{self._tokens_per_second:,.0f}"
+        if self._tokens_per_second:
+            values["tokens/s"] = f"{self._tokens_per_second:,.0f}"
         if self.state.skipped_in_a_row:
             values["skipped"] = "loss or gradient not finite"
         self.progress.update(step, **values)
@@ -183,10 +188,12 @@ class Run:
             dict(weights.to_hf(self.shape, means)),
             dict(weights.to_hf(self.shape, squares)),
         )
+        self._saved_step = self.state.step
 
     def _stop_here(self, stop: StopRequest) -> None:
         if self.writes:
-            self._save()
+            if self._saved_step != self.state.step:
+                self._save()
             print(f"pretrain: wrote a checkpoint at step {self.state.step}", flush=True)
         stop.raise_it()
 

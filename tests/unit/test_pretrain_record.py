@@ -1,0 +1,40 @@
+"""The record of a run: a resumed run goes on where its checkpoint stands, not where it was cut."""
+
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from stages.pretrain.record import Recorder, Row
+
+
+def row(step: int, validation: float | None = None) -> Row:
+    return Row(step, 5.0 / step, 0.1 * step, 1.0, 1, 100.0, validation)
+
+
+def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
+    first = Recorder(tmp_path, resumed_at=0)
+    for step in range(1, 8):
+        first.add(row(step, 0.5 if step == 4 else None))
+    first.flush()
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("8,1.0,0.")  # killed while writing
+    second = Recorder(tmp_path, resumed_at=5)
+    for step in range(6, 11):
+        second.add(row(step))
+    second.close()
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", *map(str, range(1, 11))]
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = events.Scalars("train/loss")
+    assert [event.step for event in losses] == list(range(1, 11))
+    assert abs(losses[3].value - 1.25) < 1e-6
+    assert [event.step for event in events.Scalars("validation/loss")] == [4]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_pass_through_the_file_unchanged(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, resumed_at=0)
+    exact = Row(1, 1 / 3, 2e-5 / 7, float("inf"), 0, 12.5, None)
+    recorder.add(exact)
+    recorder.flush()
+    assert Recorder(tmp_path, resumed_at=1).rows == [exact]
