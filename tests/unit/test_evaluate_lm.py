@@ -123,7 +123,7 @@ def test_four_letters_cost_one_row(directory: Path) -> None:
     assert lengths == sorted(lengths, reverse=True)
 
 
-ids = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(lambda x: np.array(x, np.int32))
+ids = st.lists(st.integers(0, 1), min_size=1, max_size=3).map(lambda x: np.array(x, np.int32))
 
 
 @given(st.lists(st.tuples(ids, ids), min_size=1, max_size=12), st.integers(1, 4))
@@ -180,6 +180,8 @@ def test_what_does_not_fit_is_never_cut(directory: Path) -> None:
     assert lm.fits(context, [" A"])  # the answer's last token is predicted, not read
     assert not lm.fits(context, [" A B"])
     assert not lm.fits(" of" + context, [" A"])
+    assert lm.fits("x" * 12, [" A"])  # a token a byte
+    assert not lm.fits("x" * 13, [" A"])
     lm.loglikelihood(requests((context, " A")))
     with pytest.raises(BadInput, match=r"max_length: is 12; a prompt of 13 and an answer of 1"):
         lm.loglikelihood(requests((" of" + context, " A")))

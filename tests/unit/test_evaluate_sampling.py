@@ -126,6 +126,16 @@ def test_texts_end_at_stops_limits_and_the_end_token() -> None:
     assert max(len(text.split()) for text in long) <= 23  # prompt and text fill 24 tokens
 
 
+def test_the_end_token_ends_a_text_and_is_no_part_of_it() -> None:
+    class Ending(NumpyBackend):
+        def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+            return np.eye(4)[np.where(lengths_B < 4, 2, 0)]  # 2, 2, ... and 0 at length 4
+
+    wanted = [Wanted(np.array([1] * length, np.int32), ()) for length in (1, 3, 4)]
+    found = draw(Ending(4), wanted, profile("greedy"), 0, 50, lambda ids: "".join(map(str, ids)))
+    assert found == ["222", "2", ""]
+
+
 @pytest.mark.parametrize(("stop", "text"), [("bc", "a"), ("de", "abc"), ("zz", "abcdefefef")])
 def test_stop_texts_are_found_across_tokens_and_cut_off(stop: str, text: str) -> None:
     words = {1: "ab", 2: "cd", 3: "ef"}

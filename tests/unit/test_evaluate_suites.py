@@ -194,27 +194,24 @@ def engine(folder: Path, max_positions: int) -> tuple[EngineLM, NumpyBackend]:
 
 def test_whole_examples_are_dropped_from_the_front_and_counted(tmp_path: Path) -> None:
     write_mmlu(tmp_path, "dev", {"anatomy": [row("First?", "A"), row("Second?", "B")]})
-    write_mmlu(
-        tmp_path, "test", {"anatomy": [row("Short?", "C"), row("Long" + " of" * 12 + "?", "D")]}
-    )
+    questions = ["Short?", "Long" + " of" * 12 + "?", "Longest" + " of" * 45 + "?"]
+    write_mmlu(tmp_path, "test", {"anatomy": [row(text, "C") for text in questions]})
     task = {"suite": "mmlu", "data": "local", "path": tmp_path, "num_fewshot": 2, "describe": False}
     wide, _ = engine(tmp_path, 500)
     everything = outcome(wide, task)
     assert everything.tasks["mmlu"].truncated_items == 0
-    prompts = [
-        [sample["arguments"][0][0] for sample in everything.samples["mmlu_anatomy"]],
-    ]
-    tokens = [len(wide.tok_encode(text)) for text in prompts[0]]
-    narrow, backend = engine(tmp_path, tokens[0] + 3)  # the short one fits, the long one does not
+    whole = [sample["arguments"][0][0] for sample in everything.samples["mmlu_anatomy"]]
+    room = len(wide.tok_encode(whole[0])) + 3  # enough for the short one
+    narrow, backend = engine(tmp_path, room)
     found = outcome(narrow, task)
     scores = found.tasks["mmlu"]
-    assert (scores.truncated_items, scores.truncated_examples) == (1, 1)
-    short, long = (sample["arguments"][0][0] for sample in found.samples["mmlu_anatomy"])
-    assert short == prompts[0][0]
-    assert long.startswith("Second?")
-    assert long.endswith(prompts[0][1][-len("Long" + " of" * 12 + "?" + LETTERS_EN) :])
+    assert (scores.truncated_items, scores.truncated_examples) == (2, 1 + 2)
+    cut = [sample["arguments"][0][0] for sample in found.samples["mmlu_anatomy"]]
+    assert cut[0] == whole[0]
+    assert cut[1] == whole[1][whole[1].index("Second?") :]
+    assert cut[2] == questions[2] + LETTERS_EN
     assert scores.prompt_hash != everything.tasks["mmlu"].prompt_hash
-    assert max(length for _, length in backend.passes) <= tokens[0] + 3
+    assert max(length for _, length in backend.passes) <= room
 
 
 def test_questions_too_long_by_themselves(tmp_path: Path) -> None:
@@ -243,3 +240,9 @@ def test_the_prompt_hash_covers_questions_options_and_order(tmp_path: Path) -> N
         task = {"suite": "mmlu", "data": "local", "path": tmp_path / str(k)}
         hashes.add(outcome(ConstantLM("A"), task).tasks["mmlu"].prompt_hash)
     assert len(hashes) == 3  # the right answers are no part of the prompt
+    for k, options in enumerate((("1", "2", "3", "4"), ("1", "2", "3", "5"))):
+        write_mmlu(tmp_path / "o" / str(k), "test", {"anatomy": [row("x?", "A", options)]})
+        task = {"suite": "mmlu", "data": "local", "path": tmp_path / "o" / str(k)}
+        scores = outcome(ConstantLM("A"), task | {"form": "continuation"}).tasks
+        hashes.add(scores["mmlu_continuation"].prompt_hash)
+    assert len(hashes) == 5
