@@ -13,8 +13,8 @@ from flows.stage_process import StageOutcome
 
 QUIET_SECONDS = 15.0
 """Without a terminal, a stage's lines are shown this far apart; the log has all of them."""
-REPORTS = ("decision.md", "agreement.md", "RELEASE.md")
-"""What is shown at the end, from the artifacts that hold one."""
+REPORTS = ("decision.md", "agreement.md")
+"""What is shown at the end, up to its first section, from the artifacts that hold one."""
 
 
 class ConsoleListener(Listener):
@@ -81,7 +81,8 @@ def print_summary(outcomes: dict[str, StageOutcome], seconds: float) -> None:
     for outcome in outcomes.values():
         for report in REPORTS:
             if (outcome.path / report).is_file():
-                pages.append((outcome.path / report).read_text(encoding="utf-8"))
+                text = (outcome.path / report).read_text(encoding="utf-8")
+                pages.append(text.partition("\n## ")[0])
     for page in filter(None, pages):
         print()
         print_markdown(page)
