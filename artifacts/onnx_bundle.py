@@ -64,7 +64,7 @@ class OnnxModel:
         check_data_files(directory)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # its errors reach us as exceptions
         try:
             self.session = ort.InferenceSession(
                 str(directory / GRAPH), options, providers=["CPUExecutionProvider"]
