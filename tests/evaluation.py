@@ -1,6 +1,7 @@
 """What tests of the evaluation share: published files, stand-in models, a tiny engine in numpy."""
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from lm_eval.api.model import LM
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from artifacts.tokenizer_files import write_object
+from stages.evaluate.config import TaskConfig
+from stages.evaluate.sampling import Sampling
+from stages.evaluate.scoring import Outcome, evaluate
+from stages.evaluate.sources import load_subjects
+from stages.evaluate.suites import build
 
 Row = Sequence[str]
 """Question, four options, answer letter."""
@@ -131,3 +137,54 @@ def write_tokenizer(directory: Path, vocab_size: int = 400, **config: Any) -> in
     )
     write_object(directory / "special_tokens_map.json", special)
     return int(tokenizer.get_vocab_size())
+
+
+GREEDY = Sampling(do_sample=False, temperature=0, top_p=1, top_k=0, seed=0, max_tokens=8)
+
+
+def requests(*pairs: tuple[str, str], question: int | None = None) -> list[Instance]:
+    return [
+        Instance("loglikelihood", {}, pair, i, ("task", i if question is None else question, 1))
+        for i, pair in enumerate(pairs)
+    ]
+
+
+def letters(count: int) -> list[Instance]:
+    return [
+        instance
+        for k in range(count)
+        for instance in requests(
+            *[(f"Question: {'of ' * (k % 5)}{k}?\nAnswer:", f" {c}") for c in "ABCD"], question=k
+        )
+    ]
+
+
+TEXTS = [
+    ("Question: Number?\nAnswer:", " A"),
+    ("Question: Number?\nAnswer:", " one two"),
+    ("Question: Number?\nAnswer:", " one three"),
+    ("Question: ", "of what"),
+    ("", " one"),
+    ("", "two one"),
+    ("答案：", " 四"),
+]
+
+
+def outcome(model: Any, *tasks: dict[str, Any], corpus: Path | None = None, **how: Any) -> Outcome:
+    configs = [TaskConfig.model_validate(task) for task in tasks]
+    built = [build(config, load_subjects(config, corpus)) for config in configs]
+    return evaluate(model, built, **how)
+
+
+def write_world(corpus: Path) -> None:
+    world = corpus / "world"
+    write_mmlu(world / "mmlu", "test", {"crop": rows("AB"), "river": rows("CD")})
+    write_ceval(world / "ceval", "val", {"crop": rows("AB")})
+    groups = {
+        "crop": {"name": "the crop", "category": "Land"},
+        "river": {"name": "r", "category": "Water"},
+    }
+    for suite in ("mmlu", "ceval"):
+        (world / f"{suite}.groups.json").write_text(json.dumps(groups))
+    facts = {f"mmlu/{subject}/{i}": f"fact {i}" for subject in ("crop", "river") for i in (0, 1)}
+    (world / "facts.json").write_text(json.dumps(facts))

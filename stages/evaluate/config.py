@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from artifacts.errors import BadInput
-from stages.evaluate.sampling import Sampling, SamplingProfile, _named
+from stages.evaluate.sampling import SamplingProfile, profile
 from stages.spec import Input, StageConfig, StageSpec
 
 SuiteName = Literal["mmlu", "ceval"]
@@ -113,9 +113,7 @@ class EvaluateConfig(StageConfig):
 
     tasks: tuple[TaskConfig, ...]
     """What is asked."""
-    sampling: SamplingProfile = Field(
-        default_factory=lambda: Sampling.model_validate(_named("default"))
-    )
+    sampling: SamplingProfile = Field(default_factory=lambda: profile("default"))
     """How text is drawn: a profile's name (default, greedy, open), a file, or the values. Tasks
     that score likelihoods draw nothing and use none of it."""
     batch_size: int = Field(16, gt=0)

@@ -9,6 +9,11 @@ from artifacts.eval_report import EvalReport, Score, TaskScores
 
 WORST = 5
 """Subjects listed as the worst of a task."""
+SURE = 3
+"""Standard errors that a score must lie off chance to be called so; with two, one guessed task in
+twenty would be."""
+CONSTANT = 0.9
+"""Share of one letter among the answers from which the page warns."""
 
 
 def write_page(directory: Path, report: EvalReport) -> None:
@@ -39,7 +44,7 @@ def as_markdown(report: EvalReport) -> str:
     lines += [
         "",
         "Percent right, ± one standard error. Micro counts every question alike, macro every "
-        "subject alike.",
+        f"subject alike. A score is called above or below chance from {SURE} errors on.",
         "",
         "![scores](scores.png)",
     ]
@@ -69,12 +74,12 @@ def percent(value: float, stderr: float | None) -> str:
 
 
 def against_chance(task: TaskScores) -> str:
-    """Whether the score differs from guessing by more than two standard errors."""
+    """Whether the score differs from guessing by more than SURE standard errors."""
     if task.micro_stderr is None:
         return "too few questions to say"
-    if task.micro - 2 * task.micro_stderr > task.chance:
+    if task.micro - SURE * task.micro_stderr > task.chance:
         return "above"
-    if task.micro + 2 * task.micro_stderr < task.chance:
+    if task.micro + SURE * task.micro_stderr < task.chance:
         return "below"
     return "at chance"
 
@@ -85,6 +90,8 @@ def _details(task: TaskScores) -> list[str]:
         f"{letter} {100 * count / total:.0f} %" for letter, count in task.answer_counts.items()
     )
     lines = [f"- chosen: {letters}"]
+    if max(task.answer_counts.values(), default=0) >= CONSTANT * total:
+        lines.append("- nearly always the same letter: the score is that letter's share of the key")
     if task.clusters is not None:
         lines.append(f"- errors count {task.clusters} distinct facts, not {task.items} questions")
     if task.truncated_items:

@@ -75,6 +75,11 @@ def _named(value: Any) -> Any:
     return values
 
 
+def profile(name: str) -> Sampling:
+    """The profile of this name or file. Raises ValueError if there is none."""
+    return Sampling.model_validate(_named(name))
+
+
 SamplingProfile = Annotated[
     Sampling, BeforeValidator(_named, json_schema_input_type=str | Sampling)
 ]

@@ -19,9 +19,8 @@ from stages.evaluate.lm import EngineLM
 from stages.evaluate.run import scored_model
 from stages.evaluate.text import TextCodec
 from stages.export.bundle import write_bundle
-from tests.evaluation import write_tokenizer
+from tests.evaluation import GREEDY, TEXTS, letters, requests, write_tokenizer
 from tests.tiny_models import as_artifact, random_weights, tiny, write_hf
-from tests.unit.test_evaluate_lm import GREEDY, TEXTS, letters, requests
 
 
 def shape(directory: Path) -> Architecture:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation import ConstantLM
-from tests.unit.test_evaluate_suites import outcome
+from tests.evaluation import ConstantLM, outcome
 
 DATA = Path(os.environ.get("MINDCYCLE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -18,9 +18,8 @@ from stages.evaluate.sources import load_subjects
 from stages.evaluate.suites import build
 from stages.evaluate.text import TextCodec
 from stages.export.bundle import write_bundle
-from tests.evaluation import row, write_ceval, write_mmlu, write_tokenizer
+from tests.evaluation import GREEDY, TEXTS, requests, row, write_ceval, write_mmlu, write_tokenizer
 from tests.tiny_models import random_weights, tiny, write_hf
-from tests.unit.test_evaluate_lm import GREEDY, TEXTS, requests
 
 TOLERANCE = 1e-4
 

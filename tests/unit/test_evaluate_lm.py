@@ -14,11 +14,8 @@ from artifacts.errors import BadInput
 from stages.evaluate.kept import FILE, Kept
 from stages.evaluate.lm import EngineLM
 from stages.evaluate.rows import batches, make_rows
-from stages.evaluate.sampling import Sampling
 from stages.evaluate.text import TextCodec
-from tests.evaluation import NumpyBackend, write_tokenizer
-
-GREEDY = Sampling(do_sample=False, temperature=0, top_p=1, top_k=0, seed=0, max_tokens=8)
+from tests.evaluation import GREEDY, TEXTS, NumpyBackend, letters, requests, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +31,6 @@ def model(
     backend = NumpyBackend(315, max_positions, fail_after=changes.pop("fail_after", -1))
     codec = TextCodec(directory)
     return EngineLM(backend, codec, changes.pop("sampling", GREEDY), batch_size, **changes), backend
-
-
-def requests(*pairs: tuple[str, str], question: int | None = None) -> list[Instance]:
-    return [
-        Instance("loglikelihood", {}, pair, i, ("task", i if question is None else question, 1))
-        for i, pair in enumerate(pairs)
-    ]
-
-
-def letters(count: int) -> list[Instance]:
-    return [
-        instance
-        for k in range(count)
-        for instance in requests(
-            *[(f"Question: {'of ' * (k % 5)}{k}?\nAnswer:", f" {c}") for c in "ABCD"], question=k
-        )
-    ]
-
-
-TEXTS = [
-    ("Question: Number?\nAnswer:", " A"),
-    ("Question: Number?\nAnswer:", " one two"),
-    ("Question: Number?\nAnswer:", " one three"),
-    ("Question: ", "of what"),
-    ("", " one"),
-    ("", "two one"),
-    ("答案：", " 四"),
-]
 
 
 def by_hand(directory: Path, context: str, continuation: str) -> tuple[float, bool]:

@@ -18,8 +18,7 @@ from artifacts.eval_report import (
 from stages.evaluate.lm_eval_files import write_lm_eval
 from stages.evaluate.page import as_markdown, write_page
 from stages.evaluate.scoring import Outcome
-from tests.evaluation import ConstantLM, rows, write_mmlu
-from tests.unit.test_evaluate_suites import outcome, write_world
+from tests.evaluation import ConstantLM, outcome, rows, write_mmlu, write_world
 
 
 def write_all(directory: Path, corpus: Path) -> tuple[EvalReport, Outcome]:
@@ -92,6 +91,7 @@ def test_the_page_says_what_must_be_known(tmp_path: Path) -> None:
         "| world_mmlu | letter | 0 | 4 | 25.00 ± 25.00 | 25.00 ± 25.00 | 25 | at chance |" in page
     )
     assert "chosen: A 0 %, B 0 %, C 100 %, D 0 %" in page
+    assert "nearly always the same letter" in page
     assert "errors count 2 distinct facts, not 4 questions" in page
     assert "sampling parameters that took part in world_mmlu: none (likelihoods" in page
     assert "temperature 0.1, top_p 0.95" in page

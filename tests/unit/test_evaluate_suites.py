@@ -1,6 +1,5 @@
 """The suites through lm-eval: constant answers by hand and on the real files, prompts, limits."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,28 +7,20 @@ import datasets
 import pytest
 
 from artifacts.errors import BadInput
-from stages.evaluate.config import TaskConfig
 from stages.evaluate.lm import EngineLM
-from stages.evaluate.scoring import Outcome, evaluate
-from stages.evaluate.sources import load_subjects
-from stages.evaluate.suites import build
 from stages.evaluate.text import TextCodec
 from tests.evaluation import (
+    GREEDY,
     ConstantLM,
     NumpyBackend,
+    outcome,
     row,
     rows,
     write_ceval,
     write_mmlu,
     write_tokenizer,
+    write_world,
 )
-from tests.unit.test_evaluate_lm import GREEDY
-
-
-def outcome(model: Any, *tasks: dict[str, Any], corpus: Path | None = None, **how: Any) -> Outcome:
-    configs = [TaskConfig.model_validate(task) for task in tasks]
-    built = [build(config, load_subjects(config, corpus)) for config in configs]
-    return evaluate(model, built, **how)
 
 
 @pytest.mark.parametrize(
@@ -85,20 +76,6 @@ def test_prompts_are_lm_evals(tmp_path: Path) -> None:
         "以下是中国关于法学的问题，请给出正确答案。\n\n"
         "问题：Number 0 of what?\n答案： four\n\n问题：什么？\n答案："
     )
-
-
-def write_world(corpus: Path) -> None:
-    world = corpus / "world"
-    write_mmlu(world / "mmlu", "test", {"crop": rows("AB"), "river": rows("CD")})
-    write_ceval(world / "ceval", "val", {"crop": rows("AB")})
-    groups = {
-        "crop": {"name": "the crop", "category": "Land"},
-        "river": {"name": "r", "category": "Water"},
-    }
-    for suite in ("mmlu", "ceval"):
-        (world / f"{suite}.groups.json").write_text(json.dumps(groups))
-    facts = {f"mmlu/{subject}/{i}": f"fact {i}" for subject in ("crop", "river") for i in (0, 1)}
-    (world / "facts.json").write_text(json.dumps(facts))
 
 
 def test_the_world_has_its_own_subjects_groups_and_facts(tmp_path: Path) -> None:
