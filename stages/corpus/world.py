@@ -2,7 +2,7 @@
 
 Documents only state; none asks anything about a country. A small share asks and answers sums, so
 that the words of the question frame are known before fine-tuning meets them. Everything follows
-from the seed, and document k can be made without the ones before it.
+from the seed; a longer run of documents begins with the shorter one.
 """
 
 import random
