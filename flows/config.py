@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from artifacts.errors import BadInput
+from artifacts.validation import sentences
 from flows.overrides import apply_overrides
 from flows.yaml_text import parse_yaml
-from stages.validation import sentences
 
 Model = TypeVar("Model", bound=BaseModel)
 

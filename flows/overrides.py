@@ -41,7 +41,7 @@ def _put(target: Any, path: list[str], value: Any, where: str) -> None:
         here = ".".join(path[:depth]) or "the config"
         last = depth == len(path) - 1
         if isinstance(target, list):
-            if not part.isdecimal() or int(part) >= len(target):
+            if not (part.isdecimal() and len(part) < 10) or int(part) >= len(target):
                 raise BadInput(
                     f"{where}: {here} is a list of {len(target)}, "
                     f"{part!r} is none of 0 to {len(target) - 1}"

@@ -58,8 +58,7 @@ def up(host: str, port: int, runs: int) -> None:
         started.append(server)
         wait_until_up(server, f"{url}/api")
         print("Deploying ...", flush=True)
-        _run([sys.executable, "-m", "flows.work_pool", POOL, str(runs)], environment)
-        _run([*prefect, "--no-prompt", "deploy", "--all"], environment)
+        _run([sys.executable, "-m", "flows.deploying", POOL, str(runs)], environment)
         command = [*prefect, "worker", "start", "--pool", POOL, "--name", "mindcycle-up"]
         log = prefect_home() / "worker.log"
         started.append(start_process(command, log, environment, WORKER_GRACE))

@@ -13,6 +13,9 @@ import yaml
 
 from artifacts.errors import BadInput
 
+MOST_DIGITS = 400
+"""More than any number needs; Python itself refuses to read some thousands."""
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader's node types with the scalar rules below; built without PyYAML's 1.1 rules."""
@@ -35,6 +38,9 @@ for _name, _pattern, _first in _SCALARS:
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     # SafeLoader's own reads 010 as octal eight.
+    if len(node.value) > MOST_DIGITS:
+        line = node.start_mark.line + 1
+        raise BadInput(f"line {line}: a number has {len(node.value)} digits; no setting takes it")
     return int(node.value)
 
 

@@ -1,0 +1,134 @@
+"""`mindcycle up` for real: deployments run, a cancelled run ends whole, a kill leaves nothing."""
+
+import json
+import os
+import signal
+import time
+import urllib.request
+
+import psutil
+import pytest
+
+from flows.prefect_server import free_port
+from tests.command import ROOT, mindcycle, processes_about, start_mindcycle
+
+# About a minute of work for the corpus stage, of which none will be finished.
+LONG = "corpus.sources.0.documents=5000000"
+
+
+class Server:
+    """The API of a Prefect server."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def call(self, path, body=None, method=None):
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.loads(response.read() or "null")
+
+    def start(self, deployment, **parameters):
+        found = self.call(f"/deployments/name/{deployment}")
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        return self.call(f"/deployments/{found['id']}/create_flow_run", body)["id"]
+
+    def state(self, run):
+        return self.call(f"/flow_runs/{run}")["state"]["name"]
+
+    def wait(self, run, *names, seconds=120):
+        deadline = time.monotonic() + seconds
+        while (name := self.state(run)) not in names:
+            assert time.monotonic() < deadline, f"still {name}"
+            time.sleep(0.3)
+        return name
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def start_up(home):
+    """A running `up`: its process, and its server."""
+    port = free_port()
+    process = start_mindcycle("up", "--port", port, PREFECT_HOME=str(home))
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if "Schedules are off" in line:
+            return process, Server(f"http://127.0.0.1:{port}/api")
+    raise AssertionError("".join(said))
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Prefect's home; whatever this process has started is ended in the end."""
+    yield tmp_path / "home"
+    for child in psutil.Process().children():
+        child.kill()
+
+
+@pytest.mark.timeout(900)
+def test_a_schedule_is_off_at_first_and_as_it_was_left_after_a_restart(home):
+    seen = []
+    for _ in range(2):
+        process, server = start_up(home)
+        deployment = server.call("/deployments/name/lifecycle/default")
+        (schedule,) = deployment["schedules"]
+        seen.append((schedule["slug"], schedule["active"]))
+        path = f"/deployments/{deployment['id']}/schedules/{schedule['id']}"
+        server.call(path, {"active": True}, "PATCH")
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert process.wait(30) == 143
+        assert [child for child in family if child.is_running()] == []
+    assert seen == [("nightly", False), ("nightly", True)]
+
+
+@pytest.mark.timeout(900)
+def test_up(home, tmp_path):
+    process, server = start_up(home)
+    store = str(tmp_path / "store")
+
+    deployments = server.call("/deployments/filter", {})
+    assert len(deployments) == 10
+    assert {d["name"] for d in deployments} == {"default"}
+    # Nothing of this machine's folders is in them: workers elsewhere can take their runs.
+    assert str(ROOT) not in json.dumps(deployments)
+    assert [s["active"] for d in deployments for s in d["schedules"]] == [False]
+
+    second = mindcycle("up", "--port", free_port(), PREFECT_HOME=str(home))
+    assert second.returncode == 2
+    assert "already up" in second.stderr
+
+    # A relative config: the worker was started in the clone.
+    run = server.start("corpus/default", config="configs/tiny.yaml", store=store)
+    assert server.wait(run, "Completed", "Failed", "Crashed") == "Completed"
+
+    # A run from the command line goes to the same server, and finds the work done.
+    ran = mindcycle(
+        "stage", "corpus", "configs/tiny.yaml", "--store", store, PREFECT_HOME=str(home)
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "1 of them done already" in ran.stdout
+    names = [r["state"]["name"] for r in server.call("/flow_runs/filter", {})]
+    assert sorted(names) == ["Completed", "Skipped"]
+
+    run = server.start("corpus/default", config="configs/tiny.yaml", store=store, overrides=[LONG])
+    wait_for(lambda: any("stages.corpus" in line for line in processes_about(store)), 60)
+    server.call(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    assert server.wait(run, "Cancelled", "Completed", "Crashed", "Failed") == "Cancelled"
+    wait_for(lambda: not processes_about(store), 10)
+
+    server.start("corpus/default", config="configs/tiny.yaml", store=store, overrides=[LONG])
+    wait_for(lambda: any("stages.corpus" in line for line in processes_about(store)), 60)
+    family = psutil.Process(process.pid).children(recursive=True)
+    # Two supervisors with server and worker, the flow run and its supervisor at least.
+    assert len(family) >= 6
+    os.kill(process.pid, signal.SIGKILL)
+    _, left = psutil.wait_procs(family, timeout=40)
+    assert left == []
