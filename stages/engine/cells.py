@@ -1,9 +1,11 @@
 """The decoder's inner functions as cells with hand-written gradients.
 
 MindSpore's own gradients of these are correct but slow on CPU: they recompute what the forward
-pass had, go back through ReduceMax, and give gradients to constants. Shape suffixes: N = B*T rows
-of a batch of B sequences of T tokens, D features, H query heads, K key/value heads, G = H/K,
-E features of one head, V vocabulary.
+pass had, go back through ReduceMax, and give gradients to constants. Broadcasts are avoided on
+large tensors: an elementwise kernel that broadcasts takes three to five times as long.
+
+Shape suffixes: N = B*T rows of a batch of B sequences of T tokens, D features, H query heads,
+K key/value heads, G = H/K, E features of one head, V vocabulary.
 """
 
 from typing import Any
@@ -13,6 +15,35 @@ from mindspore import Tensor, nn, ops
 
 MASKED = -1.0e9
 """Added to a score that must not count. Finite, so that a row of padding gives no NaN."""
+
+
+class Norm(nn.Cell):
+    """RMSNorm of rows: x_ND / sqrt(mean(x^2) + eps) * w_D.
+
+    Returns the result and what the gradient needs: the factor 1/sqrt(...) [N, 1], and that factor
+    times w as [N, D].
+    """
+
+    def __init__(self, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.mean = ops.ReduceMean(keep_dims=True)
+        self.rsqrt = ops.Rsqrt()
+        self.product = ops.MatMul()
+        self.product_at = ops.MatMul(transpose_a=True)
+
+    def construct(self, x_ND: Tensor, w_D: Tensor) -> Any:
+        scale = self.rsqrt(self.mean(x_ND * x_ND, -1) + self.eps)
+        factor = self.product(scale, ops.reshape(w_D, (1, -1)))
+        return x_ND * factor, scale, factor
+
+    def bprop(self, x_ND: Tensor, w_D: Tensor, out: Any, dout: Any) -> Any:
+        _, scale, factor = out
+        xdy = x_ND * dout[0]
+        # mean over features of x * w * dy, as a product with w.
+        along = self.product(xdy, ops.reshape(w_D, (-1, 1))) * (1.0 / x_ND.shape[1])
+        dx = dout[0] * factor - x_ND * (along * scale * scale * scale)
+        return dx, ops.reshape(self.product_at(scale, xdy), w_D.shape)
 
 
 class Normalize(nn.Cell):
@@ -53,11 +84,10 @@ class ColumnScale(nn.Cell):
 
 
 class SplitHeads(nn.Cell):
-    """Cut the fused projection [N, (H+2K)*E] into rotated heads [N, H+K, E] and values [N, K*E]."""
+    """Cut the fused projection [N, (H+2K)*E] into q and k [N, (H+K)*E] and values [N, K*E]."""
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int):
         super().__init__()
-        self.rotated, self.head_dim = heads + kv_heads, head_dim
         self.qk_width, self.v_width = (heads + kv_heads) * head_dim, kv_heads * head_dim
         self.slice = ops.Slice()
         self.concat = ops.Concat(axis=1)
@@ -66,15 +96,16 @@ class SplitHeads(nn.Cell):
         rows = qkv.shape[0]
         qk = self.slice(qkv, (0, 0), (rows, self.qk_width))
         v = self.slice(qkv, (0, self.qk_width), (rows, self.v_width))
-        return ops.reshape(qk, (rows, self.rotated, self.head_dim)), v
+        return qk, v
 
     def bprop(self, qkv: Tensor, out: Any, dout: Any) -> Any:
-        dqk = ops.reshape(dout[0], (qkv.shape[0], self.qk_width))
-        return (self.concat((dqk, dout[1])),)
+        return (self.concat((dout[0], dout[1])),)
 
 
 class Rotate(nn.Cell):
-    """Rotary embedding x*cos + rotate_half(x)*sin, in Hugging Face's order of features.
+    """Rotary embedding x*cos + rotate_half(x)*sin per head, in Hugging Face's order of features.
+
+    x, cos and sin are [N, (H+K)*E].
 
     The half-rotation is a product with a constant signed permutation: cheaper than slices here.
     """
@@ -84,36 +115,30 @@ class Rotate(nn.Cell):
         self.turn = ops.MatMul()
         self.turn_back = ops.MatMul(transpose_b=True)
 
-    def construct(
-        self, x: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, half_turn_EE: Tensor
-    ) -> Tensor:
-        flat = ops.reshape(x, (-1, x.shape[-1]))
-        return x * cos_N1E + ops.reshape(self.turn(flat, half_turn_EE), x.shape) * sin_N1E
+    def construct(self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor) -> Tensor:
+        flat = ops.reshape(x, (-1, half_turn_EE.shape[0]))
+        return x * cos + ops.reshape(self.turn(flat, half_turn_EE), x.shape) * sin
 
     def bprop(
         self,
         x: Tensor,
-        cos_N1E: Tensor,
-        sin_N1E: Tensor,
+        cos: Tensor,
+        sin: Tensor,
         half_turn_EE: Tensor,
         out: Tensor,
         dout: Tensor,
     ) -> Any:
-        turned = ops.reshape(dout * sin_N1E, (-1, x.shape[-1]))
-        dx = dout * cos_N1E + ops.reshape(self.turn_back(turned, half_turn_EE), x.shape)
-        return (
-            dx,
-            ops.zeros_like(cos_N1E),
-            ops.zeros_like(sin_N1E),
-            ops.zeros_like(half_turn_EE),
-        )
+        turned = ops.reshape(dout * sin, (-1, half_turn_EE.shape[0]))
+        dx = dout * cos + ops.reshape(self.turn_back(turned, half_turn_EE), x.shape)
+        return dx, ops.zeros_like(cos), ops.zeros_like(sin), ops.zeros_like(half_turn_EE)
 
 
 class Attention(nn.Cell):
     """softmax(q k^T + bias) v per head, grouped queries sharing their key/value head.
 
-    Takes rotated heads [N, H+K, E] (the 1/sqrt(E) is in the rotation), values [N, K*E] and a bias
-    [B or 1, 1, 1, T, T]. Returns the result [N, H*E] and what the gradient needs.
+    Takes rotated heads [N, (H+K)*E] (the 1/sqrt(E) is in the rotation), values [N, K*E] and a bias
+    [B, K, G, T, T] or one that broadcasts to it. Returns the result [N, H*E] and what the gradient
+    needs.
     """
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int):
@@ -128,6 +153,7 @@ class Attention(nn.Cell):
         self.slice = ops.Slice()
         self.sum = ops.ReduceSum(keep_dims=True)
         self.concat = ops.Concat(axis=1)
+        self.concat_last = ops.Concat(axis=2)
 
     def construct(self, qk: Tensor, v: Tensor, bias: Tensor) -> Any:
         time = bias.shape[-1]
@@ -155,8 +181,11 @@ class Attention(nn.Cell):
         do = self.transpose(ops.reshape(dout[0], (batch, time, heads, dim)), (0, 2, 1, 3))
         do = ops.reshape(do, (batch * kv_heads, self.group * time, dim))
         dv = self.product_at(p, do)
-        # sum(dp * p) over keys equals sum(do * o) over features, which is shorter.
-        ds = (self.product_bt(do, v_heads) - self.sum(do * o, -1)) * p
+        # ds = (dp - sum(dp * p)) * p. The sum over keys equals sum(do * o) over features, and one
+        # more feature in the product subtracts it without a broadcast over [T, T].
+        minus_one = ops.fill(mindspore.float32, (batch * kv_heads, time, 1), -1.0)
+        do_more = self.concat_last((do, self.sum(do * o, -1)))
+        ds = self.product_bt(do_more, self.concat_last((v_heads, minus_one))) * p
         dq = ops.reshape(self.product(ds, k), (batch, heads, time, dim))
         dk = ops.reshape(self.product_at(ds, q), (batch, kv_heads, time, dim))
         dqk = self.transpose(self.concat((dq, dk)), (0, 2, 1, 3))

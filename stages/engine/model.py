@@ -16,6 +16,7 @@ from stages.engine.cells import (
     MASKED,
     Attention,
     ColumnScale,
+    Norm,
     Normalize,
     Rotate,
     RowLoss,
@@ -25,6 +26,9 @@ from stages.engine.cells import (
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven linears of a layer, by their Hugging Face names."""
+
+LARGEST_REPEATED_BIAS = 1 << 24
+"""Numbers up to which the attention bias is repeated for every head; 64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +101,14 @@ class RMSNorm(nn.Cell):
     def __init__(self, width: int, eps: float):
         super().__init__()
         self.weight = _empty(width)
-        self.normalize = Normalize(eps)
-        self.scale = ColumnScale()
+        self.norm = Norm(eps)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.scale(self.normalize(x)[0], self.weight)
+        return self.norm(x, self.weight)[0]
 
 
 class HeadNorm(nn.Cell):
-    """Qwen3's norm per head before the rotation, on queries and keys at once: [N, H+K, E]."""
+    """Qwen3's norm per head before the rotation, on queries and keys at once: [N, (H+K)*E]."""
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int, eps: float):
         super().__init__()
@@ -117,11 +120,12 @@ class HeadNorm(nn.Cell):
         self.concat = ops.Concat(axis=0)
 
     def construct(self, qk: Tensor) -> Tensor:
-        rows, width = qk.shape[0], (self.heads + self.kv_heads) * self.head_dim
+        rows, width = qk.shape
         q_rows = ops.tile(self.q_weight, (self.heads,))
         k_rows = ops.tile(self.k_weight, (self.kv_heads,))
-        flat = ops.reshape(self.normalize(qk)[0], (rows, width))
-        return ops.reshape(self.scale(flat, self.concat((q_rows, k_rows))), qk.shape)
+        heads = ops.reshape(qk, (rows, self.heads + self.kv_heads, self.head_dim))
+        flat = ops.reshape(self.normalize(heads)[0], (rows, width))
+        return self.scale(flat, self.concat((q_rows, k_rows)))
 
 
 class Layer(nn.Cell):
@@ -169,7 +173,7 @@ class Layer(nn.Cell):
         self.adapts_up, self.adapts_down = "up_proj" in targets, "down_proj" in targets
 
     def construct(
-        self, x: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, half_turn_EE: Tensor, bias: Tensor
+        self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor, bias: Tensor
     ) -> Tensor:
         y = self.attention_norm(x)
         qkv = self.qkv(y)
@@ -178,7 +182,7 @@ class Layer(nn.Cell):
         qk, v = self.split_heads(qkv)
         if self.has_head_norm:
             qk = self.head_norm(qk)
-        qk = self.rotate(qk, cos_N1E, sin_N1E, half_turn_EE)
+        qk = self.rotate(qk, cos, sin, half_turn_EE)
         y = self.attention(qk, v, bias)[0]
         z = self.o(y)
         if self.adapts_o:
@@ -209,30 +213,37 @@ class Decoder(nn.Cell):
         self.tied_head = shape.tied_head
         if not shape.tied_head:
             self.head = _empty(shape.vocab_size, shape.hidden_size)
+        self.kv_heads, self.group = shape.kv_heads, shape.heads // shape.kv_heads
+        self.rotated = shape.heads + shape.kv_heads
         self.half_turn_EE = Tensor(half_turn(shape.head_dim))
         self.gather = ops.Gather()
         self.logits = ops.MatMul(transpose_b=True)
         self.row_loss = RowLoss()
 
-    def hidden(self, ids_BT: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, bias: Tensor) -> Tensor:
+    def hidden(self, ids_BT: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
         """The normed residual stream [N, D]; see `rotation` and `causal_bias` for the inputs."""
         x = self.gather(self.embedding, ops.reshape(ids_BT, (-1,)), 0)
+        # Repeated once for all layers, since broadcasting in each would cost more.
+        cos, sin = ops.tile(cos_NE, (1, self.rotated)), ops.tile(sin_NE, (1, self.rotated))
+        repeats = (ids_BT.shape[0] // bias.shape[0], self.kv_heads, self.group, 1, 1)
+        if repeats[0] * repeats[1] * repeats[2] * bias.size <= LARGEST_REPEATED_BIAS:
+            bias = ops.tile(bias, repeats)
         for layer in self.layers:
-            x = layer(x, cos_N1E, sin_N1E, self.half_turn_EE, bias)
+            x = layer(x, cos, sin, self.half_turn_EE, bias)
         return self.norm(x)
 
     def head_weight(self) -> Tensor:
         """The output head [V, D]."""
         return self.embedding if self.tied_head else self.head
 
-    def construct(self, ids_BT: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, bias: Tensor) -> Tensor:
-        return self.logits(self.hidden(ids_BT, cos_N1E, sin_N1E, bias), self.head_weight())
+    def construct(self, ids_BT: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
+        return self.logits(self.hidden(ids_BT, cos_NE, sin_NE, bias), self.head_weight())
 
     def losses(
-        self, ids_BT: Tensor, labels_BT: Tensor, cos_N1E: Tensor, sin_N1E: Tensor, bias: Tensor
+        self, ids_BT: Tensor, labels_BT: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor
     ) -> Tensor:
         """Cross-entropy of each row [N] in nats; zero where the label is negative."""
-        x = self.hidden(ids_BT, cos_N1E, sin_N1E, bias)
+        x = self.hidden(ids_BT, cos_NE, sin_NE, bias)
         return self.row_loss(x, self.head_weight(), ops.reshape(labels_BT, (-1,)))[0]
 
 
@@ -246,7 +257,7 @@ def half_turn(head_dim: int) -> np.ndarray:
 
 
 def rotation(shape: Architecture, positions_BT: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin [N, 1, E] float32 for each row's position.
+    """cos and sin [N, E] float32 for each row's position.
 
     Both carry E^-1/4, so that the product of a rotated query and key carries 1/sqrt(E). Angles are
     taken in float32 like transformers does, so that long positions round alike.
@@ -254,7 +265,7 @@ def rotation(shape: Architecture, positions_BT: np.ndarray) -> tuple[np.ndarray,
     exponent = np.arange(0, shape.head_dim, 2, dtype=np.float32) / np.float32(shape.head_dim)
     frequency = (1.0 / np.float32(shape.rope_theta) ** exponent).astype(np.float32)
     angle = positions_BT.reshape(-1, 1).astype(np.float32) * frequency
-    angle = np.concatenate([angle, angle], axis=1)[:, None, :]
+    angle = np.concatenate([angle, angle], axis=1)
     scale = np.float32(shape.head_dim**-0.25)
     return np.cos(angle) * scale, np.sin(angle) * scale
 

@@ -29,7 +29,7 @@ class AdamW(nn.Cell):
         self.clip_norm = Tensor(config.clip_norm, mindspore.float32)
         self.kernel = ops.AdamWeightDecay()
         self.dot = ops.MatMul(transpose_b=True)
-        self.fill = ops.MaskedFill()
+        self.scaled = ops.MulNoNan()
 
     def scalars(self, update: int, learning_rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """The kernel's rate, epsilon and decay for update number `update`, the first being 1.
@@ -64,7 +64,7 @@ class AdamW(nn.Cell):
         beta1 = ops.select(finite, self.beta1, self.one)
         beta2 = ops.select(finite, self.beta2, self.one)
         rate = ops.select(finite, rate, self.zero)
-        broken = ops.logical_not(finite)
+        scale = ops.select(finite, scale, self.zero)  # times MulNoNan gives 0 even for NaN
         for i in range(len(self.weights)):
             self.kernel(
                 self.weights[i],
@@ -75,7 +75,7 @@ class AdamW(nn.Cell):
                 beta2,
                 epsilon,
                 decay if self.decays[i] else self.zero,
-                self.fill(gradients[i] * scale, broken, self.zero),
+                self.scaled(gradients[i], scale),
             )
         return norm
 
