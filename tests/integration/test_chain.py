@@ -83,6 +83,9 @@ def test_given_inputs_replace_the_steps_before(tmp_path):
     result = run_chain(work, plain)
     assert list(result.outcomes) == ["press"]
     (grown / "text.txt").write_text("worm")
+    # Refused even where the work is done already: what came out did not come from these bytes.
+    with pytest.raises(BadInput, match=r"text\.txt: has"):
+        run_chain(work, plain)
     with pytest.raises(BadInput, match=r"inputs\.corpus|text\.txt: has"):
         run_chain(fake_work(tmp_path / "c").needed("press", {"corpus": grown}), plain)
 
