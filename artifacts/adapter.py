@@ -17,7 +17,9 @@ import numpy as np
 
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
+from artifacts.json_files import read_object
 from artifacts.manifest import Manifest
+from artifacts.validation import plain, shown
 from artifacts.weights import SafetensorsFile, write_safetensors
 
 CONFIG = "adapter_config.json"
@@ -73,6 +75,8 @@ class Adapter:
     """None for an adapter made elsewhere that says nothing of its base."""
     where: str = "adapter"
     """Its directory, for messages."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was left aside, for the user to read."""
 
     @property
     def scaling(self) -> float:
@@ -183,7 +187,7 @@ def read_adapter(directory: Path) -> Adapter:
     Raises BadInput naming every setting that is missing or not supported, every tensor with an
     unknown name, without its other half, or of another rank, and every target without tensors.
     """
-    config = _read_object(directory / CONFIG)
+    config = read_object(directory / CONFIG)
     problems = _problems_with_config(config, directory / CONFIG)
     if problems:
         raise BadInput(*problems)
@@ -195,13 +199,20 @@ def read_adapter(directory: Path) -> Adapter:
         tensors=_read_tensors(directory / TENSORS, rank, targets),
         base=_read_base(directory / BASE),
         where=str(directory),
+        notes=_notes(config, directory / CONFIG),
     )
+
+
+def _notes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
+    if config.get("auto_mapping") in (None, {}):
+        return ()
+    return (f"{path}: auto_mapping is ignored; no module is imported because a file names it",)
 
 
 def _problems_with_config(config: dict[str, Any], path: Path) -> list[str]:
     def refuse(key: str, supported: str) -> str:
-        found = f"is {config[key]!r}" if key in config else "is missing"
-        return f"{path}: {key} {found}, supported is {supported}"
+        found = f"is {shown(config[key])}" if key in config else "is missing"
+        return f"{path}: {plain(key)} {found}, supported is {supported}"
 
     problems = []
     if config.get("peft_type") != "LORA":
@@ -209,11 +220,11 @@ def _problems_with_config(config: dict[str, Any], path: Path) -> list[str]:
     if config.get("task_type") not in (None, "CAUSAL_LM"):
         problems.append(refuse("task_type", "'CAUSAL_LM' or null"))
     rank = config.get("r")
-    if type(rank) is not int or rank < 1:
+    if type(rank) is not int or not 1 <= rank < 1 << 31:
         problems.append(refuse("r", "a whole number from 1"))
     alpha = config.get("lora_alpha", math.nan)
     # peft would take its default of 8 for a missing alpha and scale wrongly without a word.
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1e9:
         problems.append(refuse("lora_alpha", "a number above 0"))
     targets = config.get("target_modules")
     if (
@@ -273,23 +284,11 @@ def _read_tensors(path: Path, rank: int, targets: Sequence[str]) -> dict[str, Pa
 def _read_base(path: Path) -> Base | None:
     if not path.is_file():
         return None
-    content = _read_object(path)
+    content = read_object(path)
     digest, identity = content.get("digest"), content.get("identity")
     if not isinstance(digest, str) or not isinstance(identity, str):
         raise BadInput(f"{path}: must hold the base's digest and identity as texts")
     return Base(digest, identity)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"{path}: is no JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise BadInput(f"{path}: must hold an object")
-    return content
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -3,13 +3,14 @@
 Converts from and to Hugging Face's `config.json`, and refuses by name what it does not support.
 """
 
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from artifacts.errors import BadInput
+from artifacts.json_files import read_object
+from artifacts.validation import file_sentences, shown
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
@@ -20,24 +21,43 @@ HF_CLASS: dict[str, str] = {
     "qwen3": "Qwen3ForCausalLM",
 }
 
+HF_NAMES = {
+    "family": "model_type",
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "rms_norm_eps",
+    "tied_head": "tie_word_embeddings",
+}
+"""Our fields -> those of `config.json`."""
+
+Size = Annotated[int, Field(gt=0, lt=1 << 31)]
+"""No model comes near the end; what lies beyond is a mistake, or meant to hang its reader."""
+
 
 class Architecture(BaseModel):
     """A decoder's shape. Sizes are numbers of features unless stated otherwise."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     family: Family = Field(
         "llama",
         description="sets the Hugging Face class; qwen2 has q/k/v biases, qwen3 has q/k norms",
     )
-    vocab_size: int = Field(gt=0, description="rows of the embedding")
-    hidden_size: int = Field(gt=0, description="width of the residual stream")
-    layers: int = Field(gt=0, description="number of decoder layers")
-    heads: int = Field(gt=0, description="number of query heads")
-    kv_heads: int = Field(gt=0, description="number of key/value heads; divides `heads`")
-    head_dim: int = Field(gt=0, description="features of one head; even")
-    intermediate_size: int = Field(gt=0, description="width of the SwiGLU")
-    max_positions: int = Field(gt=0, description="longest trained sequence, tokens")
+    vocab_size: Size = Field(description="rows of the embedding")
+    hidden_size: Size = Field(description="width of the residual stream")
+    layers: int = Field(gt=0, le=10_000, description="number of decoder layers")
+    heads: Size = Field(description="number of query heads")
+    kv_heads: Size = Field(description="number of key/value heads; divides `heads`")
+    head_dim: Size = Field(description="features of one head; even")
+    intermediate_size: Size = Field(description="width of the SwiGLU")
+    max_positions: Size = Field(description="longest trained sequence, tokens")
     rope_theta: float = Field(10000.0, gt=0, description="base of the rotary frequencies")
     rms_norm_eps: float = Field(1e-6, gt=0, description="added to the mean square in RMSNorm")
     tied_head: bool = Field(True, description="the output head is the embedding")
@@ -143,69 +163,79 @@ class Architecture(BaseModel):
     @classmethod
     def from_hf(cls, config: dict[str, Any], where: str = "config.json") -> "Architecture":
         """Read a Hugging Face config. Raises BadInput naming every field it cannot honour."""
-        problems: list[str] = []
+        problems = _unsupported(config, where)
+        heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+        derived = 2  # if it cannot be derived, it is not the problem
+        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+            derived = hidden // heads
+        rope = _rope(config)
+        values = {
+            **{ours: config[theirs] for ours, theirs in HF_NAMES.items() if theirs in config},
+            "kv_heads": config.get("num_key_value_heads") or heads or 1,
+            "head_dim": config.get("head_dim") or derived,
+            "rope_theta": rope.get("rope_theta", config.get("rope_theta", 10000.0)),
+            "tied_head": config.get("tie_word_embeddings", False),
+        }
+        if not problems:
+            try:
+                return cls.model_validate(values)
+            except ValidationError as error:
+                problems = [_in_their_words(text, where) for text in file_sentences(error, where)]
+        raise BadInput(*problems)
 
-        def refuse(key: str, supported: str) -> None:
-            problems.append(f"{where}: {key} is {config.get(key)!r}, supported is {supported}")
 
-        family = config.get("model_type")
-        if family not in HF_CLASS:
-            refuse("model_type", " or ".join(HF_CLASS))
-        if config.get("hidden_act", "silu") != "silu":
-            refuse("hidden_act", "'silu'")
-        if config.get("attention_bias", False):
-            refuse("attention_bias", "false (q/k/v biases are read for qwen2)")
-        if config.get("mlp_bias", False):
-            refuse("mlp_bias", "false")
-        windowed = config.get("use_sliding_window", family == "mistral")
-        window = config.get("sliding_window", 4096 if family == "mistral" else None)
-        if windowed and window is not None:
-            problems.append(f"{where}: sliding_window is {window!r}, supported is null")
-        if "sliding_attention" in (config.get("layer_types") or []):
-            refuse("layer_types", "full_attention in every layer")
-        if config.get("quantization_config"):
-            refuse("quantization_config", "none")
-        if config.get("pretraining_tp", 1) != 1:
-            refuse("pretraining_tp", "1")
-        if float(config.get("partial_rotary_factor") or 1.0) != 1.0:
-            refuse("partial_rotary_factor", "1.0")
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        if rope_type != "default":
-            problems.append(f"{where}: rope_type is {rope_type!r}, supported is 'default'")
-        if problems:
-            raise BadInput(*problems)
-        try:
-            heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-            return cls(
-                family=family,  # type: ignore[arg-type]
-                vocab_size=config["vocab_size"],
-                hidden_size=hidden,
-                layers=config["num_hidden_layers"],
-                heads=heads,
-                kv_heads=config.get("num_key_value_heads") or heads,
-                head_dim=config.get("head_dim") or hidden // heads,
-                intermediate_size=config["intermediate_size"],
-                max_positions=config["max_position_embeddings"],
-                rope_theta=rope.get("rope_theta", config.get("rope_theta", 10000.0)),
-                rms_norm_eps=config.get("rms_norm_eps", 1e-6),
-                tied_head=config.get("tie_word_embeddings", False),
-            )
-        except KeyError as error:
-            raise BadInput(f"{where}: {error.args[0]} is missing") from None
-        except (ValueError, TypeError) as error:
-            raise BadInput(f"{where}: {error}") from None
+def _unsupported(config: dict[str, Any], where: str) -> list[str]:
+    """A sentence for every field that says something this family cannot do."""
+    problems: list[str] = []
+
+    def refuse(key: str, supported: str, of: dict[str, Any] = config) -> None:
+        problems.append(f"{where}: {key} is {shown(of.get(key))}, supported is {supported}")
+
+    family = config.get("model_type")
+    if not isinstance(family, str) or family not in HF_CLASS:
+        refuse("model_type", " or ".join(HF_CLASS))
+    if config.get("hidden_act", "silu") != "silu":
+        refuse("hidden_act", "'silu'")
+    if config.get("attention_bias", False):
+        refuse("attention_bias", "false (q/k/v biases are read for qwen2)")
+    if config.get("mlp_bias", False):
+        refuse("mlp_bias", "false")
+    windowed = config.get("use_sliding_window", family == "mistral")
+    window = config.get("sliding_window", 4096 if family == "mistral" else None)
+    if windowed and window is not None:
+        problems.append(f"{where}: sliding_window is {shown(window)}, supported is null")
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        refuse("layer_types", "full_attention in every layer")
+    if config.get("quantization_config"):
+        refuse("quantization_config", "none")
+    if config.get("pretraining_tp", 1) != 1:
+        refuse("pretraining_tp", "1")
+    for key in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(key), dict | None):
+            refuse(key, "an object or null")
+    rope = _rope(config)
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type != "default":
+        problems.append(f"{where}: rope_type is {shown(rope_type)}, supported is 'default'")
+    for part in (config, rope):  # where transformers 4 keeps it, and 5
+        if part.get("partial_rotary_factor") not in (None, 1):
+            refuse("partial_rotary_factor", "1.0", part)
+    return problems
+
+
+def _rope(config: dict[str, Any]) -> dict[str, Any]:
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    return rope if isinstance(rope, dict) else {}
+
+
+def _in_their_words(sentence: str, where: str) -> str:
+    """A finding, its field by the name that the file uses."""
+    ours, colon, rest = sentence.removeprefix(f"{where}: ").partition(": ")
+    return f"{where}: {HF_NAMES.get(ours, ours)}{colon}{rest}"
 
 
 def read_architecture(directory: Path) -> Architecture:
     """The architecture of a checkpoint or Hugging Face directory, from its `config.json`."""
     path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"{path}: is no JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise BadInput(f"{path}: must hold an object")
-    return Architecture.from_hf(config, str(path))
+    return Architecture.from_hf(read_object(path), str(path))

@@ -14,7 +14,7 @@ Format 1. Beside the tokenizer's files (`tokenizer.json`, ...) stand
 
 import json
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal
 
@@ -22,6 +22,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from artifacts.errors import BadInput
+from artifacts.paths import is_name
+from artifacts.validation import file_sentences, shown
 
 INFO = "corpus.json"
 SHARD_TOKENS = 1 << 28
@@ -60,8 +62,8 @@ class TokenStream:
         self._starts: list[np.ndarray] = []
         self._bases: list[int] = [0]
         for name in info.shards:
-            if PurePosixPath(name).name != name or not name.endswith(".bin"):
-                raise BadInput(f"{directory / INFO}: shard {name!r} is no .bin file beside it")
+            if not is_name(name) or not name.endswith(".bin"):
+                raise BadInput(f"{directory / INFO}: shard {shown(name)} is no .bin file beside it")
             path = directory / name
             shard = _map(path, dtype)
             starts = _map(path.with_suffix(".docs"), np.dtype("<i8"))
@@ -114,9 +116,7 @@ class TokenCorpus:
         except OSError as error:
             raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise BadInput(f"{path}: {where or 'its text'}: {first['msg']}") from None
+            raise BadInput(*file_sentences(error, path)) from None
         self.vocab_size = self.info.vocab_size
         self.bos_id, self.eos_id, self.pad_id = (
             self.info.bos_id,

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from artifacts.errors import BadInput
 from artifacts.eval_report import ScoredModel
+from artifacts.validation import file_sentences
 
 DECISION = "decision.json"
 
@@ -87,9 +88,4 @@ def read_decision(directory: Path) -> Decision:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise BadInput(
-            *(
-                f"{path}: {'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}"
-                for problem in error.errors()
-            )
-        ) from None
+        raise BadInput(*file_sentences(error, path)) from None

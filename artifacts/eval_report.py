@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from artifacts.errors import BadInput
+from artifacts.validation import file_sentences
 
 REPORT = "report.json"
 ITEMS = "items.jsonl"
@@ -157,7 +158,7 @@ def read_report(directory: Path) -> EvalReport:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise BadInput(*_found(path.as_posix(), error)) from None
+        raise BadInput(*file_sentences(error, path)) from None
 
 
 def read_items(directory: Path) -> list[Item]:
@@ -171,7 +172,7 @@ def read_items(directory: Path) -> list[Item]:
                 try:
                     item = Item.model_validate_json(line)
                 except ValidationError as error:
-                    raise BadInput(*_found(f"{path}:{number}", error)) from None
+                    raise BadInput(*file_sentences(error, f"{path}:{number}")) from None
                 if (item.task, item.id) in seen:
                     raise BadInput(f"{path}:{number}: item {item.id} of {item.task} stands twice")
                 seen.add((item.task, item.id))
@@ -181,10 +182,3 @@ def read_items(directory: Path) -> list[Item]:
     except UnicodeDecodeError:
         raise BadInput(f"{path}: is not UTF-8") from None
     return items
-
-
-def _found(where: str, error: ValidationError) -> list[str]:
-    return [
-        f"{where}: {'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}"
-        for problem in error.errors()
-    ]

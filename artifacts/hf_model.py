@@ -14,7 +14,9 @@ import numpy as np
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
 from artifacts.fields import DType
-from artifacts.tokenizer_files import TokenizerFiles, read_object, write_object
+from artifacts.json_files import read_object, write_object
+from artifacts.tokenizer_files import TokenizerFiles
+from artifacts.validation import shown
 from artifacts.weights import Weights, write_model
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -110,6 +112,8 @@ def read_model(directory: Path) -> HFModel:
         architecture = Architecture.from_hf(config, str(directory / CONFIG))
     except BadInput as error:
         raise BadInput(*error.problems, *notes) from None
+    if problems := _id_problems(config, directory / CONFIG):
+        raise BadInput(*problems)
     weights = Weights(directory)
     shapes = architecture.tensor_shapes()
     names = list(shapes)
@@ -209,7 +213,18 @@ def as_ids(value: Any) -> list[int]:
     """Token ids from a config's value: one, several or none."""
     if value is None:
         return []
-    return [int(each) for each in value] if isinstance(value, list) else [int(value)]
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _id_problems(config: dict[str, Any], path: Path) -> list[str]:
+    problems = []
+    for role in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = config.get(role)
+        several = value if role.startswith("eos") and isinstance(value, list) else [value]
+        whole = all(type(each) is int for each in several) if value is not None else True
+        if not whole:
+            problems.append(f"{path}: {role} is {shown(value)}; a token id or null would be right")
+    return problems
 
 
 def _floats() -> set[np.dtype[Any]]:

@@ -1,13 +1,15 @@
 """`manifest.json`: what an artifact is, what it was made from, and the hash of every byte in it."""
 
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from artifacts.digest import sha256_file, sha256_json
 from artifacts.errors import BadInput
+from artifacts.paths import is_inside
+from artifacts.validation import file_sentences
 
 MANIFEST = "manifest.json"
 LOGS = "logs/"
@@ -37,8 +39,7 @@ class FileEntry(BaseModel):
     @field_validator("path")
     @classmethod
     def _stays_inside(cls, value: str) -> str:
-        path = PurePosixPath(value)
-        if path.is_absolute() or ".." in path.parts or "\\" in value or value in ("", "."):
+        if not is_inside(value):
             raise ValueError("must be a relative path inside the artifact")
         return value
 
@@ -141,9 +142,7 @@ def read_manifest(directory: Path) -> Manifest:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BadInput(f"{path}: {where}: {first['msg']}") from None
+        raise BadInput(*file_sentences(error, path)) from None
 
 
 def problems_with_files(directory: Path, manifest: Manifest, *, content: bool = True) -> list[str]:

@@ -7,7 +7,8 @@ import onnx
 import onnxruntime as ort
 
 from artifacts.errors import BadInput
-from artifacts.tokenizer_files import read_object
+from artifacts.json_files import read_object
+from artifacts.paths import is_name
 
 GRAPH = "model.onnx"
 DATA = "model.onnx_data"
@@ -141,7 +142,7 @@ def check_data_files(directory: Path) -> None:
         entry = {item.key: item.value for item in tensor.external_data}
         location = entry.get("location", "")
         data = directory / location
-        if not location or Path(location).name != location:
+        if not is_name(location):
             raise BadInput(f"{path}: tensor {tensor.name} lies outside the bundle: {location!r}")
         if not data.is_file():
             raise BadInput(f"{data}: is missing, {GRAPH} stores tensor {tensor.name} in it")

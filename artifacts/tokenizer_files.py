@@ -1,6 +1,5 @@
 """The tokenizer's files in a model directory: read, checked against the model, copied."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from artifacts.errors import BadInput
+from artifacts.json_files import read_object, write_object
+from artifacts.validation import shown
 
 TOKENIZER, CONFIG, SPECIAL = (
     "tokenizer.json",
@@ -88,31 +89,14 @@ def read_tokenizer(directory: Path) -> TokenizerFiles:
         text = token.get("content") if isinstance(token, dict) else token
         if text is None:
             continue
-        if text in vocabulary:
+        if not isinstance(text, str):
+            problems.append(f"{directory / CONFIG}: {role} is {shown(text)}; a text would be right")
+        elif text in vocabulary:
             special[role] = vocabulary[text]
         else:
             problems.append(
-                f"{directory / CONFIG}: {role} is {text!r}, {TOKENIZER} has no such token"
+                f"{directory / CONFIG}: {role} is {shown(text)}, {TOKENIZER} has no such token"
             )
     if problems:
         raise BadInput(*problems)
     return TokenizerFiles(directory, max(vocabulary.values()) + 1, config, special)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. Raises BadInput."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"{path}: is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise BadInput(f"{path}: must hold an object")
-    return value
-
-
-def write_object(path: Path, value: dict[str, Any]) -> None:
-    """Write an object as JSON that people can read."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")

@@ -3,13 +3,16 @@
 import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from artifacts.errors import BadInput
+from artifacts.json_files import parse_json, read_object
+from artifacts.paths import is_name
+from artifacts.validation import shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -44,14 +47,15 @@ class SafetensorsFile:
                 length = int.from_bytes(file.read(8), "little")
                 if size < 8 or length > min(size - 8, MAX_HEADER):
                     raise BadInput(f"{path}: is cut short or no safetensors file")
-                header = json.loads(file.read(length))
+                header = parse_json(file.read(length), f"{path}: its safetensors header")
         except OSError as error:
             raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise BadInput(f"{path}: its safetensors header is no JSON: {error}") from None
         if not isinstance(header, dict):
             raise BadInput(f"{path}: its safetensors header is no object")
-        self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
+        metadata = header.pop("__metadata__", None) or {}
+        if not isinstance(metadata, dict):
+            raise BadInput(f"{path}: __metadata__ in its safetensors header is no object")
+        self.metadata: dict[str, str] = metadata
         self._begin = 8 + length
         self._entries: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]] = {}
         for name, entry in header.items():
@@ -63,11 +67,13 @@ class SafetensorsFile:
             begin, end = (operator.index(offset) for offset in entry["data_offsets"])
             count = 1
             for length in shape:
-                if not isinstance(length, int) or length < 0:
+                if type(length) is not int or length < 0:
                     raise ValueError
                 count *= length
             if not (0 <= begin <= end) or end - begin != count * dtype.itemsize:
                 raise ValueError
+            if len(shape) > 32 or 0 in shape:
+                np.empty(shape)  # numpy has limits of its own
         except (KeyError, TypeError, ValueError):
             raise BadInput(f"{self.path}: tensor {name} has a broken header entry") from None
         if end > room:
@@ -153,14 +159,14 @@ def _locate(directory: Path) -> dict[str, SafetensorsFile]:
             raise BadInput(f"{directory}: holds no {SINGLE} and no {INDEX}{hint}")
         file = SafetensorsFile(directory / SINGLE)
         return dict.fromkeys(file.names(), file)
-    try:
-        weight_map = json.loads(index_path.read_text(encoding="utf-8"))["weight_map"]
-        shards = sorted(set(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise BadInput(f"{index_path}: is no index with a weight_map") from None
+    weight_map = read_object(index_path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadInput(f"{index_path}: is no index with a weight_map")
+    for shard in weight_map.values():
+        if not is_name(shard):
+            raise BadInput(f"{index_path}: shard {shown(shard)} lies outside the directory")
+    shards = sorted(set(weight_map.values()))
     for shard in shards:
-        if not isinstance(shard, str) or PurePosixPath(shard).name != shard or "\\" in shard:
-            raise BadInput(f"{index_path}: shard {shard!r} lies outside the directory")
         if not (directory / shard).is_file():
             raise BadInput(f"{directory / shard}: is missing, {INDEX} names it")
     files = {shard: SafetensorsFile(directory / shard) for shard in shards}

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from artifacts.errors import BadInput
+from artifacts.validation import plain, shown
 from flows.yaml_text import parse_yaml
 
 
@@ -17,7 +18,7 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> None:
     for override in overrides:
         try:
             path, value = parse_override(override)
-            _put(data, path, value, f"--set {override}")
+            _put(data, path, value, f"--set {plain(override)}")
         except BadInput as error:
             problems += error.problems
     if problems:
@@ -26,7 +27,7 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> None:
 
 def parse_override(override: str) -> tuple[list[str], Any]:
     """Split `key.path=value` into the path's parts and the value. Raises BadInput."""
-    where = f"--set {override}"
+    where = f"--set {plain(override)}"
     key, equals, text = override.partition("=")
     if not equals:
         raise BadInput(f"{where}: has no '=', write key.path=value")
@@ -38,19 +39,17 @@ def parse_override(override: str) -> tuple[list[str], Any]:
 
 def _put(target: Any, path: list[str], value: Any, where: str) -> None:
     for depth, part in enumerate(path):
-        here = ".".join(path[:depth]) or "the config"
+        here = plain(".".join(path[:depth])) or "the config"
         last = depth == len(path) - 1
         if isinstance(target, list):
             if not (part.isdecimal() and len(part) < 10) or int(part) >= len(target):
-                raise BadInput(
-                    f"{where}: {here} is a list of {len(target)}, "
-                    f"{part!r} is none of 0 to {len(target) - 1}"
-                )
+                known = f"0 to {len(target) - 1}" if target else "its entries, it is empty"
+                raise BadInput(f"{where}: {here} is a list, {shown(part)} is none of {known}")
             key: Any = int(part)
         elif isinstance(target, dict):
             key = part
         else:
-            raise BadInput(f"{where}: {here} is {target!r}, so it has no {part!r}")
+            raise BadInput(f"{where}: {here} is {shown(target)}, so it has no {shown(part)}")
         if last:
             target[key] = value
             return

@@ -12,9 +12,14 @@ from typing import Any
 import yaml
 
 from artifacts.errors import BadInput
+from artifacts.validation import plain
 
 MOST_DIGITS = 400
 """More than any number needs; Python itself refuses to read some thousands."""
+
+
+DEEPEST = 100
+"""Mappings and lists within each other; a config needs a dozen."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -54,7 +59,8 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable
             raise BadInput(f"line {line}: a key must be plain text")
         if key_node.value in seen:
             raise BadInput(
-                f"line {line}: {key_node.value} is said twice, first in line {seen[key_node.value]}"
+                f"line {line}: {plain(key_node.value)} is said twice, first in line "
+                f"{seen[key_node.value]}"
             )
         seen[key_node.value] = line
     loader.flatten_mapping(node)
@@ -64,14 +70,37 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable
     }
 
 
+def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    try:  # "\\ud83d\\ude00" is one character in two halves, as JSON writes it
+        return node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise BadInput(
+            f"line {node.start_mark.line + 1}: holds half a character, a surrogate without its pair"
+        ) from None
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+
+
+_BEGINS = (
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+)
+_ENDS = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 
 
 def parse_yaml(text: str, where: str) -> Any:
     """The value that `text` holds. Raises BadInput, beginning with `where`, naming the line."""
     try:
+        depth = 0
         for token in yaml.scan(text, Loader=_Loader):
+            depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
+            if depth > DEEPEST:
+                raise BadInput(f"line {token.start_mark.line + 1}: is nested too deeply")
             if isinstance(token, yaml.TagToken):
                 raise BadInput(
                     f"line {token.start_mark.line + 1}: holds the tag {_tag_text(token)}; "
@@ -87,7 +116,7 @@ def parse_yaml(text: str, where: str) -> Any:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{where}: is no YAML: {reason}") from None
     except RecursionError:
-        raise BadInput(f"{where}: is nested too deeply, or within itself") from None
+        raise BadInput(f"{where}: is nested within itself") from None
 
 
 def _tag_text(token: yaml.TagToken) -> str:

@@ -16,8 +16,8 @@ from artifacts.manifest import (
     read_manifest,
 )
 from artifacts.store import artifact_path, lock_path, work_path
+from artifacts.validation import sentences
 from stages.spec import Request, StageConfig, StageSpec
-from stages.validation import sentences
 
 
 @dataclass(frozen=True)

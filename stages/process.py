@@ -4,7 +4,6 @@
 2 bad input (nothing was done), 3 rejected by the gate.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -22,12 +21,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from artifacts.errors import BadInput, MindCycleError
+from artifacts.json_files import read_json
 from artifacts.manifest import Manifest, content_digest, list_files, write_manifest
 from artifacts.store import prepare_store
+from artifacts.validation import sentences
 from artifacts.writing import exclusive, publish
 from stages.plan import Planned, plan
 from stages.spec import Job, Request, StageSpec
-from stages.validation import sentences
 
 PACKAGES = (
     "mindcycle",
@@ -127,11 +127,7 @@ def _work(planned: Planned, run: Run) -> Manifest:
 def read_request(path: Path) -> Request:
     """Read a request file. Raises BadInput."""
     try:
-        return TypeAdapter(Request).validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: is no JSON: {error}") from None
+        return TypeAdapter(Request).validate_python(read_json(path))
     except ValidationError as error:
         raise BadInput(*sentences(error, "request")) from None
 

@@ -116,7 +116,7 @@ def _kind(value: Any) -> str | None:
     return f"function-{kind}" if isinstance(kind, str) else None
 
 
-# The chosen branch is part of the path in pydantic's findings, except where `stages.validation`
+# The chosen branch is part of the path in pydantic's findings, except where `artifacts.validation`
 # takes it out: tags that begin with function-.
 Source = Annotated[
     Annotated[WorldSource, Tag("function-world")]

@@ -1,13 +1,13 @@
 """Documents from each kind of source, one at a time; nothing here holds a whole file's text."""
 
 import csv
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadInput, StageFailed
+from artifacts.json_files import parse_json
 from stages.corpus.config import FilesSource, HubSource, SavedSource, Source, WorldSource
 from stages.corpus.world import World
 from stages.corpus.world import documents as world_documents
@@ -116,10 +116,7 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
     for number, line in _lines(path):
         if line.isspace():
             continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise BadInput(f"{path}:{number}: is no JSON: {error}") from None
+        record = parse_json(line, f"{path}:{number}")
         if not isinstance(record, dict):
             raise BadInput(f"{path}:{number}: must hold an object, not {type(record).__name__}")
         if field not in record:

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from artifacts.errors import BadInput
+from artifacts.json_files import read_object
 from stages.corpus.config import TokenizerFiles
 
 END, PAD, CHAT_BEGIN, CHAT_END = "<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>"
@@ -131,12 +131,7 @@ def _declared(path: Path) -> dict[str, str]:
         file = path.with_name(name)
         if not file.is_file():
             continue
-        try:
-            config: Any = json.loads(file.read_text(encoding="utf-8"))
-            entries = config.items()
-        except (ValueError, AttributeError):
-            raise BadInput(f"{file}: is no JSON object") from None
-        for key, value in entries:
+        for key, value in read_object(file).items():
             token = value.get("content") if isinstance(value, dict) else value
             if key in ("bos_token", "eos_token", "pad_token") and isinstance(token, str):
                 found[key] = token

@@ -1,6 +1,5 @@
 """Where a task's questions come from: published files, the world, a saved dataset, the hub."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import datasets
 
 from artifacts.errors import BadInput
+from artifacts.json_files import read_object
 from stages.evaluate.config import TaskConfig, subject_files
 from stages.evaluate.questions import LETTERS, Question, Subject, read_ceval, read_mmlu
 
@@ -73,8 +73,8 @@ def _from_world(task: TaskConfig, corpus: Path | None) -> list[Subject]:
     world = corpus / "world"
     if not (world / task.suite).is_dir():
         raise BadInput(f"{where}: is 'world', but the corpus {corpus} was not made from the world")
-    groups = _read_object(world / f"{task.suite}.groups.json")
-    facts = _read_object(world / "facts.json") if (world / "facts.json").is_file() else {}
+    groups = read_object(world / f"{task.suite}.groups.json")
+    facts = read_object(world / "facts.json") if (world / "facts.json").is_file() else {}
     return [
         replace(
             subject,
@@ -87,16 +87,6 @@ def _from_world(task: TaskConfig, corpus: Path | None) -> list[Subject]:
         )
         for subject in _from_files(task, world / task.suite)
     ]
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise BadInput(f"{path}: must hold an object")
-    return value
 
 
 def _from_datasets(task: TaskConfig) -> list[Subject]:

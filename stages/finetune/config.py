@@ -45,8 +45,8 @@ def _which_data(value: Any) -> str:
     return "function-world" if isinstance(value, str) else "function-files"
 
 
-# Tags are part of the path in pydantic's findings, except where `stages.validation` takes them out:
-# those that begin with function-.
+# Tags are part of the path in pydantic's findings, except where `artifacts.validation` takes them
+# out: those that begin with function-.
 Data = Annotated[
     Annotated[Literal["world"], Tag("function-world")] | Annotated[Files, Tag("function-files")],
     Discriminator(_which_data),

@@ -4,13 +4,14 @@ What is no record at all is an error with file and line; whether a record is wor
 judged later, in `dataset.py`.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from artifacts.errors import BadInput
+from artifacts.json_files import parse_json
+from artifacts.validation import shown
 
 Format = Literal["alpaca", "messages"]
 ROLES = ("system", "user", "assistant")
@@ -74,21 +75,14 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         number = data[: error.start].count(b"\n") + 1
         raise BadInput(f"{path}:{number}: is not UTF-8") from None
     if text.lstrip()[:1] == "[":
-        try:
-            records = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"{path}:{error.lineno}: is no JSON: {error.msg}") from None
+        records = parse_json(text, str(path))
         yield from ((f"{path}[{index}]", record) for index, record in enumerate(records))
         return
     # Not splitlines: U+2028 and its like are no line ends in JSON lines.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"{path}:{number}: is no JSON: {error.msg}") from None
-        yield f"{path}:{number}", record
+        yield f"{path}:{number}", parse_json(line, f"{path}:{number}")
 
 
 def _problem_with(record: Any, form: Format) -> str | None:
@@ -108,7 +102,9 @@ def _problem_with(record: Any, form: Format) -> str | None:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
             return f"messages[{index}] must be {{role, content}} with content a text"
         if message.get("role") not in ROLES:
-            return f"messages[{index}].role is {message.get('role')!r}, not {' or '.join(ROLES)}"
+            return f"messages[{index}].role is {shown(message.get('role'))}, not " + (
+                " or ".join(ROLES)
+            )
     return None
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from artifacts.adapter import Adapter
 from artifacts.errors import BadInput
+from artifacts.validation import file_sentences
 
 RECORD = "merge.json"
 
@@ -52,9 +53,7 @@ def read_record(directory: Path) -> MergeRecord | None:
     try:
         return MergeRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "file"
-        raise BadInput(f"{path}: {where}: {first['msg']}") from None
+        raise BadInput(*file_sentences(error, path)) from None
 
 
 def check_not_merged(record: MergeRecord | None, adapter: Adapter, digest: str) -> None:

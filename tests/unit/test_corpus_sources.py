@@ -13,7 +13,7 @@ from artifacts.errors import BadInput, StageFailed
 from stages.corpus import documents as documents_module
 from stages.corpus.config import CorpusConfig
 from stages.corpus.documents import documents
-from stages.validation import sentences
+from artifacts.validation import sentences
 
 
 def read(path: Path, **options: Any) -> list[str]:

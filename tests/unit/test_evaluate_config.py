@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from artifacts.errors import BadInput
 from stages.evaluate.config import EvaluateConfig, TaskConfig
-from stages.validation import sentences
+from artifacts.validation import sentences
 from tests.evaluation import rows, write_ceval, write_mmlu
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from artifacts.errors import BadInput
 from stages.engine.settings import learning_rate
 from stages.finetune.config import FinetuneConfig
-from stages.validation import sentences
+from artifacts.validation import sentences
 
 OWN = {"files": ["data/*.jsonl"], "format": "alpaca"}
 

@@ -12,7 +12,7 @@ from artifacts.errors import BadInput
 from stages.gate.config import SPEC, GateConfig
 from stages.gate.run import run
 from stages.spec import Job
-from stages.validation import sentences
+from artifacts.validation import sentences
 from tests.reports import report_content, write_artifact
 
 TASK = "world_en"

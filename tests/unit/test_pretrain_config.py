@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from stages.pretrain.config import PretrainConfig
-from stages.validation import sentences
+from artifacts.validation import sentences
 
 MODEL = {"hidden_size": 32, "layers": 1, "heads": 4, "intermediate_size": 48}
 

@@ -4,27 +4,55 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+LONGEST = 120
+"""Characters of a value that are shown; what is wrong with a longer one is seen by then."""
+
 
 def sentences(error: ValidationError, section: str = "", data: Any = None) -> list[str]:
     """One sentence for each problem in `error`; `section` is put before each field's path.
 
     With the `data` that was validated, paths name only what stands in it.
     """
-    return [_sentence(problem, section, data) for problem in error.errors()]
+    return [_sentence(problem, f"{section}." if section else "", data) for problem in _all(error)]
 
 
-def _sentence(problem: Any, section: str, data: Any) -> str:
-    parts = [str(part) for part in _written(problem, data)]
-    where = ".".join(([section] if section else []) + parts) or "config"
+def file_sentences(error: ValidationError, where: object) -> list[str]:
+    """The same for what a file holds: `file: field: is value; what would be right`."""
+    return [_sentence(problem, f"{where}: ", None) for problem in _all(error)]
+
+
+def shown(value: Any) -> str:
+    """A value as Python writes it, on one line and not too long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python's own limit on printing numbers
+        return "a number of thousands of digits"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def plain(text: str) -> str:
+    """A user's own words as they are, unless they would break the line or fill the screen."""
+    return text if text.isprintable() and len(text) <= LONGEST else shown(text)
+
+
+def _all(error: ValidationError) -> list[Any]:
+    return list(error.errors(include_url=False, include_context=False))
+
+
+def _sentence(problem: Any, before: str, data: Any) -> str:
+    path = ".".join(plain(str(part)) for part in _written(problem, data))
+    where = f"{before}{path}" if path else before.rstrip(".: ") or "config"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if problem["type"] == "missing":
         return f"{where}: is required and missing"
     if problem["type"] == "extra_forbidden":
         return f"{where}: is no known key"
     value = problem["input"]
-    if isinstance(value, dict | list | BaseModel):
+    if problem["type"] == "json_invalid":
+        return f"{where}: is no JSON: {message.removeprefix('Invalid JSON: ')}"
+    if isinstance(value, dict | list | tuple | BaseModel):
         return f"{where}: {_lower(message)}"
-    return f"{where}: is {value!r}; {_lower(message)}"
+    return f"{where}: is {shown(value)}; {_lower(message)}"
 
 
 def _lower(message: str) -> str:
