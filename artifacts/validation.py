@@ -1,5 +1,8 @@
 """Pydantic's findings as sentences: the field's path, the value, and what would be right."""
 
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -30,6 +33,23 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
+def unfit(value: Any, where: str = "") -> Iterator[str]:
+    """A sentence for every value in plain data that no setting can mean.
+
+    JSON, hence a manifest, has no NaN and no infinity; no path and no name has a NUL character.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{where}: is {value}; must be a finite number"
+    elif isinstance(value, str | Path) and "\0" in str(value):
+        yield f"{where}: is {shown(str(value))}; must not hold a NUL character"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from unfit(item, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from unfit(item, f"{where}.{i}")
+
+
 def plain(text: str) -> str:
     """A user's own words as they are, unless they would break the line or fill the screen."""
     return text if text.isprintable() and len(text) <= LONGEST else shown(text)
@@ -45,7 +65,7 @@ def _sentence(problem: Any, before: str, data: Any) -> str:
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if problem["type"] == "missing":
         return f"{where}: is required and missing"
-    if problem["type"] == "extra_forbidden":
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{where}: is no known key"
     value = problem["input"]
     if problem["type"] == "json_invalid":

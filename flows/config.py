@@ -1,16 +1,15 @@
 """From a YAML file and overrides to a checked config, all problems in one go."""
 
 import difflib
-import math
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from artifacts.errors import BadInput
-from artifacts.validation import sentences
+from artifacts.validation import sentences, unfit
 from flows.overrides import apply_overrides
 from flows.yaml_text import parse_yaml
 
@@ -52,21 +51,9 @@ def check_config(model: type[Model], data: dict[str, Any]) -> Model:
         # A check over several sections names its fields itself.
         lines = "\n".join(text.removeprefix("config: ") for text in texts).splitlines()
         raise BadInput(*dict.fromkeys(lines)) from None
-    if problems := list(_not_finite(config.model_dump(), "")):
+    if problems := list(unfit(config.model_dump())):
         raise BadInput(*problems)
     return config
-
-
-def _not_finite(value: Any, where: str) -> Iterable[str]:
-    """A manifest is JSON, which has no NaN and no infinity, and no setting means one."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield f"{where}: is {value}; must be a finite number"
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _not_finite(item, f"{where}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield from _not_finite(item, f"{where}.{i}")
 
 
 def _hint(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

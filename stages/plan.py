@@ -16,7 +16,7 @@ from artifacts.manifest import (
     read_manifest,
 )
 from artifacts.store import artifact_path, lock_path, work_path
-from artifacts.validation import sentences
+from artifacts.validation import sentences, shown, unfit
 from stages.spec import Request, StageConfig, StageSpec
 
 
@@ -61,7 +61,14 @@ def plan(spec: StageSpec, request: Request, *, check_inputs: bool = True) -> Pla
         config = spec.config.model_validate(request.config)
     except ValidationError as error:
         raise BadInput(*sentences(error, spec.name, request.config)) from None
-    problems: list[str] = []
+    problems = [
+        *unfit(config.model_dump(), spec.name),
+        *unfit({"store": request.store, "inputs": request.inputs}, "request"),
+    ]
+    if problems:
+        raise BadInput(*problems)
+    if request.stage != spec.name:
+        problems.append(f"request.stage: is {shown(request.stage)}; this is {spec.name}")
     entries: dict[str, InputEntry] = {}
     for role in request.inputs.keys() - spec.inputs.keys():
         problems.append(

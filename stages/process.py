@@ -83,8 +83,8 @@ def main(spec: StageSpec, run: Run) -> None:
 
 def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
     """Do the work of `request`, or find it done. Returns the artifact's manifest."""
-    prepare_store(Path(request.store))
     planned = plan(spec, request)
+    prepare_store(Path(request.store))
     with exclusive(planned.lock, waiting=f"{spec.name}: another process is at this; waiting"):
         manifest = planned.finished()
         if manifest is not None:
@@ -98,9 +98,15 @@ def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
 def _work(planned: Planned, run: Run) -> Manifest:
     if planned.work.exists() and not planned.spec.resumes:
         shutil.rmtree(planned.work)
+    fresh = not planned.work.exists()
     planned.work.mkdir(parents=True, exist_ok=True)
     started = datetime.now(timezone.utc)
-    headline = run(Job(planned.config, planned.inputs, planned.work, planned.identity))
+    try:
+        headline = run(Job(planned.config, planned.inputs, planned.work, planned.identity))
+    except BadInput:
+        if fresh:  # what was written can serve nobody: right input is other work
+            shutil.rmtree(planned.work, ignore_errors=True)
+        raise
     files = list_files(planned.work)
     manifest = Manifest(
         kind=planned.spec.makes,

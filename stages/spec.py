@@ -66,6 +66,8 @@ class Job:
 class Request:
     """One stage to run: the JSON that `python -m stages.<name> REQUEST.json` reads."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     stage: str
     config: dict[str, Any]
     inputs: dict[str, str]

@@ -37,7 +37,7 @@ from artifacts.onnx_bundle import GENAI_CONFIG, OnnxModel
 from artifacts.tokenizer_files import read_tokenizer
 from artifacts.weights import INDEX, SINGLE, Weights, write_safetensors
 from flows.config import check_config, read_yaml_file
-from flows.lifecycle import RunConfig
+from flows.lifecycle import STEPS, RunConfig
 from flows.overrides import apply_overrides
 from flows.yaml_text import parse_yaml
 from stages.corpus.config import FilesSource
@@ -47,6 +47,7 @@ from stages.evaluate.questions import read_ceval, read_mmlu
 from stages.evaluate.text import TextCodec
 from stages.finetune.examples import read_examples
 from stages.merge.record import RECORD, read_record
+from stages.plan import plan
 from stages.process import read_request
 from tests.command import ROOT
 from tests.reports import report_content
@@ -406,6 +407,17 @@ def test_requests(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> N
 
 TEXT = (ROOT / "configs" / "tiny.yaml").read_text()
 TINY = parse_yaml(TEXT, "tiny")
+
+SPECS = {step.spec.name: step.spec for step in STEPS}
+
+
+@pytest.mark.parametrize("stage", SPECS)
+@given(data=st.data())
+def test_plans(artifact: Place, stage: str, data: st.DataObject) -> None:
+    spec, inputs = SPECS[stage], dict.fromkeys(SPECS[stage].inputs, str(artifact.directory))
+    right = {"stage": stage, "config": TINY.get(stage, {}), "inputs": inputs, "store": "store"}
+    request = data.draw(spoiled(right).map(as_bytes))
+    artifact.read("r", request, lambda d: plan(spec, read_request(d / "r")))
 
 
 @given(spoiled(TINY))
