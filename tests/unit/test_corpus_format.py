@@ -60,6 +60,15 @@ def test_any_slice_is_the_joined_documents_whatever_the_shards(
         assert joined[begin:end] == [*ids, EOS]
 
 
+def test_every_slice_of_three_shards(tmp_path: Path) -> None:
+    documents = [[2, 3, 4], [5, 6], [7] * 10, [8]]
+    stream = write(tmp_path, documents, shard_tokens=7).split("train")
+    joined = [token for ids in documents for token in [*ids, EOS]]
+    for start in range(len(joined) + 1):
+        for length in range(len(joined) + 1 - start):
+            assert stream.slice(start, length).tolist() == joined[start : start + length]
+
+
 def test_shards_divide_between_documents_and_open_in_numpy(tmp_path: Path) -> None:
     write(tmp_path, [[2, 3, 4], [5, 6], [7] * 10, [8]], shard_tokens=7)
     shards = json.loads((tmp_path / "corpus.json").read_text())["splits"]["train"]["shards"]
