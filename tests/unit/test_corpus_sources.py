@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInput, StageFailed
+from artifacts.validation import sentences
 from stages.corpus import documents as documents_module
 from stages.corpus.config import CorpusConfig
 from stages.corpus.documents import documents
-from artifacts.validation import sentences
 
 
 def read(path: Path, **options: Any) -> list[str]:
