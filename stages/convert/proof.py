@@ -8,7 +8,6 @@ from artifacts.agreement import ALLOWED, compare
 from artifacts.fields import DType
 from artifacts.hf_model import NUMPY, HFModel
 from stages.convert.reference import reference_logits
-from stages.engine.inference import InferenceModel
 
 BATCH, LENGTH = 2, 24
 """Size of the proof, in rows and tokens: enough for every weight to take part."""
@@ -30,6 +29,9 @@ def logits_difference(source: HFModel, written: HFModel, dtype: DType) -> dict[s
 
     One row is padded on the left, so that masks and positions take part.
     """
+    # Here, since it brings MindSpore: bad input is refused before those seconds.
+    from stages.engine.inference import InferenceModel
+
     architecture = written.architecture
     length = min(LENGTH, architecture.max_positions)
     ids_BT = np.random.default_rng(0).integers(

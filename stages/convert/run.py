@@ -20,7 +20,6 @@ from artifacts.hf_model import (
 from artifacts.tokenizer_files import TokenizerFiles, read_tokenizer, write_object
 from stages.convert.config import ConvertConfig
 from stages.convert.proof import logits_difference, stored_difference
-from stages.engine import runtime
 from stages.spec import Job
 
 REPORT = "conversion.json"
@@ -50,6 +49,8 @@ def run(job: Job) -> dict[str, Any]:
         return source.weights[name][:rows]
 
     write_weights(job.work, target, cut, config.dtype, size_in_bytes(config.max_shard_size))
+
+    from stages.engine import runtime  # brings MindSpore, which bad input need not wait for
 
     runtime.start("CPU")  # the proof compares in plain fp32, which every machine has
     report = prove(source, job.work, tokenizer, config)

@@ -9,10 +9,10 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # ours is the progress that is shown
 
 from artifacts.adapter import read_adapter
 from artifacts.digest import sha256_json
-from artifacts.errors import BadInput
 from artifacts.eval_report import Conditions, EvalReport, ScoredModel, write_report
 from artifacts.manifest import read_manifest
 from stages.evaluate import backends
+from stages.evaluate.checks import check_chat_template, check_model, read_subjects
 from stages.evaluate.config import EvaluateConfig
 from stages.evaluate.kept import FILE, Kept
 from stages.evaluate.text import TextCodec
@@ -25,29 +25,23 @@ def run(job: Job) -> dict[str, Any]:
     if not config.allow_network:
         # Read when lm-eval's libraries load, hence before their import.
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    directory, adapter = job.inputs["model"], job.inputs.get("adapter")
+    subjects = read_subjects(config, job.inputs.get("corpus"))
+    codec = TextCodec(directory)
+    if config.chat_template:
+        check_chat_template(codec, directory)
+    for note in check_model(directory, adapter):
+        print(f"evaluate: {note}", flush=True)
+    scored = scored_model(directory, adapter)
+
+    # Here, since they take seconds, which bad input need not wait for.
     from stages.evaluate.lm import EngineLM
     from stages.evaluate.lm_eval_files import write_lm_eval
     from stages.evaluate.page import write_page
     from stages.evaluate.scoring import evaluate
-    from stages.evaluate.sources import load_subjects
     from stages.evaluate.suites import build
 
-    directory, adapter = job.inputs["model"], job.inputs.get("adapter")
-    problems: list[str] = []
-    subjects = []
-    for task in config.tasks:
-        try:
-            subjects.append(load_subjects(task, job.inputs.get("corpus")))
-        except BadInput as error:
-            problems += error.problems
-    if problems:
-        raise BadInput(*problems)
     tasks = [build(task, found) for task, found in zip(config.tasks, subjects, strict=True)]
-
-    codec = TextCodec(directory)
-    if config.chat_template and codec.chat_template is None:
-        raise BadInput(f"chat_template: is true; {directory} has no chat template, set it to false")
-    scored = scored_model(directory, adapter)
     backend = backends.load(scored.kind, directory, adapter, config.device, config.batch_size)
     kept = Kept(job.work / FILE)
     if len(kept):

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
-
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
 from stages.evaluate.config import TaskConfig, subject_files
@@ -120,6 +118,8 @@ def _tables(
 ) -> Iterable[tuple[str, str, list[Mapping[str, Any]]]]:
     """Subject, split and rows of every table of a saved dataset or of the hub."""
     if task.data == "hub":
+        import datasets  # takes a second, which most tasks need not wait for
+
         repository = HUB[task.suite]
         names = task.subjects or [
             name
@@ -154,6 +154,8 @@ def _saved(path: Path, where: str) -> dict[str, Any]:
             f"{where}: {path} holds no dataset written by DatasetDict.save_to_disk, "
             "itself or in a folder a subject"
         )
+    import datasets
+
     try:
         return {folder.name: datasets.load_from_disk(str(folder)) for folder in folders}
     except (OSError, ValueError) as error:

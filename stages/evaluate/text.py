@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from artifacts.digest import sha256_file
 from artifacts.errors import BadInput
-from artifacts.tokenizer_files import TOKENIZER, read_tokenizer
+from artifacts.tokenizer_files import CONFIG, TOKENIZER, read_tokenizer
+from artifacts.validation import plain, shown
 
 
 class TextCodec:
@@ -86,17 +87,26 @@ class TextCodec:
                 add_generation_prompt=add_generation_prompt,
                 **self._special_texts,
             )
-        except TemplateError as error:
-            raise BadInput(f"chat_template: the model's template fails: {error}") from None
+        except Exception as error:  # whatever the template's own code raises
+            said = f"{type(error).__name__}: {error}"
+            raise BadInput(f"chat_template: the model's template fails: {plain(said)}") from None
 
 
 def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
     path = directory / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path}: is not UTF-8 at byte {error.start}") from None
     template = config.get("chat_template")
     if isinstance(template, list):  # several by name
-        template = next((one["template"] for one in template if one["name"] == "default"), None)
+        entries = [one for one in template if isinstance(one, dict)]
+        template = next((o.get("template") for o in entries if o.get("name") == "default"), None)
+    if not isinstance(template, str | None):
+        raise BadInput(
+            f"{directory / CONFIG}: chat_template is {shown(template)}; a text would be right"
+        )
     return template
 
 

@@ -9,8 +9,6 @@ from artifacts.hf_model import HFModel, read_model, tokenizer_problems
 from artifacts.manifest import read_manifest
 from artifacts.onnx_bundle import DATA, GRAPH, OnnxModel
 from artifacts.tokenizer_files import read_tokenizer, write_object
-from stages.engine import runtime
-from stages.engine.inference import InferenceModel
 from stages.export.agreement import Agreement, run_cases
 from stages.export.bundle import provenance, write_bundle
 from stages.export.cases import sweep
@@ -42,6 +40,9 @@ def run(job: Job) -> dict[str, Any]:
     metadata = provenance(read_manifest(source), model, config.licence)
     graph = write_bundle(job.work, model, tokenizer, metadata)
     onnx.checker.check_model(str(job.work / GRAPH))
+
+    from stages.engine import runtime  # brings MindSpore, which bad input need not wait for
+    from stages.engine.inference import InferenceModel
 
     runtime.start("CPU")  # the proof compares in plain fp32, which every machine has
     cases = sweep(model.architecture.vocab_size, longest, config.seed)

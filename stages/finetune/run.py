@@ -13,7 +13,6 @@ from stages.finetune.logs import draw_loss
 from stages.finetune.resume import clear_state
 from stages.finetune.source import read_base, read_data
 from stages.finetune.templates import describe
-from stages.finetune.training import train
 from stages.spec import Job
 
 LAST = 20
@@ -36,6 +35,8 @@ def run(job: Job) -> dict[str, Any]:
         raise BadInput(f"finetune.data: none of {dataset.read} examples can be used: {reasons}")
     write_data_check(job.work, check)
     write_object(job.work / "template.json", describe(config.template, encoder.eos_text))
+
+    from stages.finetune.training import train  # brings MindSpore; bad input need not wait for it
 
     batches = Batches(dataset.examples, config.batch.global_size, config.seed, encoder.eos_id)
     steps = config.step_count(len(dataset.examples))

@@ -12,8 +12,6 @@ from artifacts.fields import size_in_bytes
 from artifacts.hf_model import HFModel, copy_configs, read_model, write_weights
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.tokenizer_files import read_tokenizer, write_object
-from stages.engine import runtime
-from stages.engine.inference import InferenceModel
 from stages.merge.config import MergeConfig
 from stages.merge.merging import Merger, check_says_something
 from stages.merge.record import RECORD, Merge, MergeRecord, check_not_merged, read_record
@@ -28,6 +26,9 @@ def run(job: Job) -> dict[str, Any]:
     config: MergeConfig = job.config
     base_path, adapter_path = job.inputs["model"], job.inputs["adapter"]
     base, adapter = read_model(base_path), read_adapter(adapter_path)
+    tokenizer = read_tokenizer(base_path)
+    for note in (*base.notes, *adapter.notes):
+        print(f"merge: {note}", flush=True)
     base_manifest, adapter_manifest = read_manifest(base_path), read_manifest(adapter_path)
     earlier = read_record(base_path)
     check_not_merged(earlier, adapter, adapter_manifest.digest)
@@ -40,10 +41,9 @@ def run(job: Job) -> dict[str, Any]:
     write_weights(job.work, base.architecture, merger, base.dtype, shard_bytes)
     merger.check_changed()
     copy_configs(base, job.work)
-    read_tokenizer(base_path).copy_to(job.work)
+    tokenizer.copy_to(job.work)
 
     merge = _described(adapter, base_manifest, adapter_manifest, merger)
-    runtime.start("CPU")  # the proof compares in plain fp32, which every machine has
     proof = prove(job.work, base, adapter_path)
     merges = [*(earlier.merges if earlier else []), merge]
     write_object(job.work / RECORD, MergeRecord(merges=merges, proof=proof).model_dump())
@@ -80,6 +80,11 @@ def prove(merged: Path, base: HFModel, adapter: Path) -> dict[str, Any]:
 
     Raises StageFailed if they do not agree.
     """
+    # Here, since they bring MindSpore: bad input is refused before those seconds.
+    from stages.engine import runtime
+    from stages.engine.inference import InferenceModel
+
+    runtime.start("CPU")  # the proof compares in plain fp32, which every machine has
     vocabulary, longest = base.architecture.vocab_size, base.architecture.max_positions
     shape = (BATCH, min(LENGTH, longest))
     ids_BT = np.random.default_rng(0).integers(0, vocabulary, shape, dtype=np.int32)
