@@ -1,0 +1,33 @@
+"""`mindcycle doctor` on the machine that the tests run on, collective launch included."""
+
+from tests.command import mindcycle
+
+
+def test_this_machine_is_fit(tmp_path):
+    ran = mindcycle("doctor", "--store", tmp_path / "store")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    titles = [line.split()[1] for line in lines[:-1]]
+    assert titles == ["python", "packages", "disk", "memory", "mindspore", "collective"]
+    assert "device CPU" in lines[4]
+    assert "rank 0 has the sum" in lines[5]
+    assert "rank 1 has the sum" in lines[5]
+    assert lines[-1] == "This machine is fit."
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_clashing_package_ends_with_exit_1_and_a_remedy(tmp_path):
+    # A numpy 2 that only says so: enough for the versions, and MindSpore's own import is shown too.
+    package = tmp_path / "numpy"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "raise ImportError('numpy.core.multiarray failed to import')"
+    )
+    info = tmp_path / "numpy-2.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 2.1.0\n")
+    ran = mindcycle("doctor", first_on_path=str(tmp_path), cwd=tmp_path)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "WRONG  packages   numpy 2.1.0, needed is ==1.26.4" in ran.stdout
+    assert "WRONG  mindspore" in ran.stdout
+    assert "pip install numpy==1.26.4" in ran.stdout
