@@ -30,6 +30,10 @@ SHARD_TOKENS = 1 << 28
 """Tokens after which a writer starts the next shard: 0.5 to 1 GiB a file."""
 
 
+BLOCK = 1 << 24
+"""Tokens looked at together."""
+
+
 class SplitInfo(BaseModel):
     """One split's totals and files."""
 
@@ -58,6 +62,7 @@ class TokenStream:
 
     def __init__(self, directory: Path, info: SplitInfo, dtype: np.dtype[Any], eos_id: int):
         self.tokens, self.documents, self.bytes = info.tokens, info.documents, info.bytes
+        self._directory, self._names = directory, info.shards
         self._shards: list[np.ndarray] = []
         self._starts: list[np.ndarray] = []
         self._bases: list[int] = [0]
@@ -96,6 +101,20 @@ class TokenStream:
             filled += len(piece)
             at += 1
         return out
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise BadInput naming the shard with a token beyond the vocabulary. Reads every token.
+
+        An engine would stop at one in the middle of training, or read past its embedding.
+        """
+        for name, shard in zip(self._names, self._shards, strict=True):
+            blocks = (shard[i : i + BLOCK] for i in range(0, len(shard), BLOCK))
+            largest = max((int(block.max()) for block in blocks), default=0)
+            if largest >= vocab_size:
+                raise BadInput(
+                    f"{self._directory / name}: holds token {largest}, {INFO} says that the "
+                    f"vocabulary ends at {vocab_size - 1}"
+                )
 
     def document_starts(self) -> np.ndarray:
         """Where each document starts in the split, in tokens; int64 [documents], ascending."""

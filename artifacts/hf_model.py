@@ -171,11 +171,12 @@ def write_weights(
     read: Callable[[str], np.ndarray],
     dtype: DType,
     max_shard_bytes: int,
+    where: str = "the model",
 ) -> None:
     """Write every tensor of the architecture, cast to `dtype`, one at a time.
 
-    `read(name)` gives a tensor in the architecture's shape. Raises BadInput naming a tensor with a
-    value that is not finite, or is no longer once cast.
+    `read(name)` gives a tensor in the architecture's shape; `where` says whose they are. Raises
+    BadInput naming a tensor with a value that is not finite, or is no longer once cast.
     """
 
     def cast(name: str) -> np.ndarray:
@@ -183,7 +184,7 @@ def write_weights(
         with np.errstate(over="ignore"):
             result = source.astype(NUMPY[dtype], copy=False)
         if not np.isfinite(source).all():
-            raise BadInput(f"tensor {name} has values that are not finite numbers")
+            raise BadInput(f"{where}: tensor {name} has values that are not finite numbers")
         if not np.isfinite(result).all():
             largest = float(np.max(np.abs(source)))
             raise BadInput(

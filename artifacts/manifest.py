@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -28,6 +28,10 @@ Kind = Literal[
 ]
 
 
+Digest = Annotated[str, Field(pattern=r"^[0-9A-Za-z]+$")]
+"""Hex digits. It becomes a directory's name, hence nothing that could lead elsewhere."""
+
+
 class FileEntry(BaseModel):
     """One file of an artifact."""
 
@@ -49,8 +53,8 @@ class InputEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     kind: Kind
-    identity: str
-    digest: str
+    identity: Digest
+    digest: Digest
 
 
 class SourceEntry(BaseModel):
@@ -70,8 +74,8 @@ class Manifest(BaseModel):
     kind: Kind
     stage: str
     code_version: int
-    identity: str = Field(description="digest of kind, config, inputs, sources and code version")
-    digest: str = Field(description="digest of the files, those under logs/ left out")
+    identity: Digest = Field(description="digest of kind, config, inputs, sources and code version")
+    digest: Digest = Field(description="digest of the files, those under logs/ left out")
     files: list[FileEntry]
     inputs: dict[str, InputEntry]
     sources: list[SourceEntry]

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+from pydantic import BaseModel, ValidationError
 
+from artifacts.architecture import Size
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
 from artifacts.paths import is_name
+from artifacts.validation import file_sentences
 
 GRAPH = "model.onnx"
 DATA = "model.onnx_data"
@@ -38,6 +41,25 @@ def present_names(layer: int) -> tuple[str, str]:
     return f"present.{layer}.key", f"present.{layer}.value"
 
 
+class _Decoder(BaseModel):
+    num_hidden_layers: Size
+    num_key_value_heads: Size
+    head_size: Size
+
+
+class _Model(BaseModel):
+    vocab_size: Size
+    context_length: Size
+    eos_token_id: int | list[int]
+    decoder: _Decoder
+
+
+class _GenaiConfig(BaseModel):
+    """What is needed of `genai_config.json`."""
+
+    model: _Model
+
+
 class OnnxModel:
     """A bundle loaded into onnxruntime on the CPU."""
 
@@ -49,15 +71,16 @@ class OnnxModel:
         self.directory = directory
         self.genai = read_object(directory / GENAI_CONFIG)
         try:
-            model, decoder = self.genai["model"], self.genai["model"]["decoder"]
-            self.vocab_size: int = model["vocab_size"]
-            self.max_positions: int = model["context_length"]
-            self.layers: int = decoder["num_hidden_layers"]
-            self.kv_heads: int = decoder["num_key_value_heads"]
-            self.head_dim: int = decoder["head_size"]
-            eos = model["eos_token_id"]
-        except (KeyError, TypeError) as error:
-            raise BadInput(f"{directory / GENAI_CONFIG}: {error} is missing") from None
+            model = _GenaiConfig.model_validate(self.genai).model
+        except ValidationError as error:
+            raise BadInput(*file_sentences(error, directory / GENAI_CONFIG)) from None
+        self.vocab_size, self.max_positions = model.vocab_size, model.context_length
+        self.layers, self.kv_heads = (
+            model.decoder.num_hidden_layers,
+            model.decoder.num_key_value_heads,
+        )
+        self.head_dim = model.decoder.head_size
+        eos = model.eos_token_id
         self.eos_ids: list[int] = eos if isinstance(eos, list) else [eos]
         config = read_object(directory / "config.json")
         self.bos_id: int | None = config.get("bos_token_id")

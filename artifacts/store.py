@@ -29,6 +29,8 @@ def prepare_store(store: Path) -> None:
     """Create the store. Raises BadInput if it cannot be written."""
     try:
         store.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise BadInput(f"store: {store} is a file; a directory would be right") from None
     except OSError as error:
         raise BadInput(f"store: {store} cannot be created: {error.strerror}") from None
     if not os.access(store, os.W_OK | os.X_OK):

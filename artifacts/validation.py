@@ -70,6 +70,8 @@ def _sentence(problem: Any, before: str, data: Any) -> str:
     value = problem["input"]
     if problem["type"] == "json_invalid":
         return f"{where}: is no JSON: {message.removeprefix('Invalid JSON: ')}"
+    if problem["type"] in ("model_type", "dict_type"):
+        return f"{where}: is {shown(value)}; a mapping of settings would be right"
     if isinstance(value, dict | list | tuple | BaseModel):
         return f"{where}: {_lower(message)}"
     return f"{where}: is {shown(value)}; {_lower(message)}"

@@ -147,7 +147,7 @@ def check_sources(work: Work) -> None:
                 kind, wanted = read_manifest(path).kind, step.spec.inputs[role].kinds
                 if kind not in wanted:
                     problems.append(
-                        f"{step.name}: input {role}: {path} is a {kind}, "
+                        f"{step.name}: input {role}: {path} is of kind {kind}, "
                         f"needed is {' or '.join(wanted)}"
                     )
             except BadInput as error:

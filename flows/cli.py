@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from artifacts.errors import MindCycleError
+from artifacts.errors import BadInput, MindCycleError
 
 app = typer.Typer(
     help="Text to a released model: pretrain, convert, evaluate, fine-tune, gate and export.",
@@ -139,7 +139,10 @@ def schema(
     """Write the JSON schema of the config, which editors check configs with."""
     from flows.schema import schema_text
 
-    file.write_text(schema_text(), encoding="utf-8")
+    try:
+        file.write_text(schema_text(), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be written: {error.strerror}") from None
     print(f"wrote {file}")
 
 

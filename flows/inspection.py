@@ -1,19 +1,23 @@
 """`mindcycle ls`, `show` and `verify`: looking at what is in a store."""
 
 from pathlib import Path
+from typing import get_args
 
 from artifacts.errors import BadInput
 from artifacts.lineage import verify_chain
-from artifacts.manifest import read_manifest
+from artifacts.manifest import Kind, read_manifest
 from artifacts.store import find_artifact, list_artifacts
+from artifacts.validation import shown
 from flows.columns import columns
 from flows.pages import figure
 
 
 def print_list(store: Path, kind: str | None) -> None:
-    """A line an artifact, oldest first. Raises BadInput if there is no store."""
+    """A line an artifact, oldest first. Raises BadInput if there is no store, or no such kind."""
     if not store.is_dir():
         raise BadInput(f"store: {store} is no directory")
+    if kind is not None and kind not in get_args(Kind):
+        raise BadInput(f"kind: is {shown(kind)}; {', '.join(get_args(Kind))} would be right")
     rows = [("kind", "identity", "digest", "finished", "size", "headline")]
     for path, manifest in list_artifacts(store):
         if kind in (None, manifest.kind):

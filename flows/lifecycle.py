@@ -91,7 +91,8 @@ class RunConfig(BaseModel):
     @model_validator(mode="after")
     def _sections_fit(self) -> "RunConfig":
         """What a late stage would refuse after a long run is refused here."""
-        problems = [*_without_world(self), *_unjudgeable(self)]
+        problems = [*_without_world(self), *_too_long(self), *_without_template(self)]
+        problems += _unjudgeable(self)
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -106,6 +107,24 @@ def _without_world(config: RunConfig) -> Iterator[str]:
             yield f"evaluate.tasks.{i}.data: is 'world', but the corpus has none; {right}"
     if config.finetune.data == "world":
         yield f"finetune.data: is 'world', but the corpus has none; {right}"
+
+
+def _too_long(config: RunConfig) -> Iterator[str]:
+    model = config.pretrain.model
+    positions = model.max_positions or config.pretrain.batch.sequence_length
+    right = f"the model will have {positions} positions (pretrain.model.max_positions)"
+    if config.finetune.max_length > positions:
+        yield f"finetune.max_length: is {config.finetune.max_length}; {right}"
+    if config.export.longest is not None and config.export.longest > positions:
+        yield f"export.longest: is {config.export.longest}; {right}"
+
+
+def _without_template(config: RunConfig) -> Iterator[str]:
+    if config.evaluate.chat_template and config.corpus.tokenizer.file is None:
+        yield (
+            "evaluate.chat_template: is True; a tokenizer that is trained here has no chat "
+            "template, set it to false"
+        )
 
 
 def _unjudgeable(config: RunConfig) -> Iterator[str]:

@@ -5,6 +5,7 @@ Servers run under the supervisor, so none outlives whoever started it.
 """
 
 import atexit
+import errno
 import json
 import os
 import socket
@@ -183,7 +184,7 @@ def check_port_free(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise BadInput(
-            f"port {port} on {host}: {error.strerror or error}; stop what listens there, or choose "
-            "another with --port"
-        ) from None
+        right = "stop what listens there, or choose another with --port"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            right = "--host takes an address of this machine, such as 127.0.0.1"
+        raise BadInput(f"port {port} on {host}: {error.strerror or error}; {right}") from None

@@ -91,7 +91,7 @@ def plan(spec: StageSpec, request: Request, *, check_inputs: bool = True) -> Pla
             continue
         if manifest.kind not in wanted.kinds:
             problems.append(
-                f"inputs.{role}: {path} is a {manifest.kind}, "
+                f"inputs.{role}: {path} is of kind {manifest.kind}, "
                 f"{spec.name} needs {' or '.join(wanted.kinds)}"
             )
         if check_inputs:

@@ -48,7 +48,8 @@ def run(job: Job) -> dict[str, Any]:
         rows = target.vocab_size if name in (EMBEDDING, HEAD) else None
         return source.weights[name][:rows]
 
-    write_weights(job.work, target, cut, config.dtype, size_in_bytes(config.max_shard_size))
+    shard_bytes = size_in_bytes(config.max_shard_size)
+    write_weights(job.work, target, cut, config.dtype, shard_bytes, str(source.directory))
 
     from stages.engine import runtime  # brings MindSpore, which bad input need not wait for
 

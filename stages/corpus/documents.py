@@ -116,7 +116,7 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
     for number, line in _lines(path):
         if line.isspace():
             continue
-        record = parse_json(line, f"{path}:{number}")
+        record = parse_json(line.rstrip("\n"), f"{path}:{number}")
         if not isinstance(record, dict):
             raise BadInput(f"{path}:{number}: must hold an object, not {type(record).__name__}")
         if field not in record:

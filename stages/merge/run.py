@@ -38,7 +38,14 @@ def run(job: Job) -> dict[str, Any]:
 
     merger = Merger(base, adapter)
     shard_bytes = size_in_bytes(config.max_shard_size)
-    write_weights(job.work, base.architecture, merger, base.dtype, shard_bytes)
+    write_weights(
+        job.work,
+        base.architecture,
+        merger,
+        base.dtype,
+        shard_bytes,
+        f"{base_path} with its adapter",
+    )
     merger.check_changed()
     copy_configs(base, job.work)
     tokenizer.copy_to(job.work)

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from artifacts.architecture import Architecture, Family
+from artifacts.validation import sentences
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
 from stages.spec import Input, StageConfig, StageSpec
 
@@ -51,7 +52,9 @@ class ModelConfig(Section):
         try:
             self.architecture(vocab_size=1, sequence_length=1)  # its checks are ours
         except ValidationError as error:
-            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+            raise ValueError(
+                "; ".join(t.removeprefix("config: ") for t in sentences(error))
+            ) from None
         return self
 
     def architecture(self, vocab_size: int, sequence_length: int) -> Architecture:

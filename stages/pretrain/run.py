@@ -43,6 +43,8 @@ def _train(job: Job, config: PretrainConfig) -> None:
 
 
 def _check_corpus(corpus: TokenCorpus, config: PretrainConfig) -> None:
+    for split in ("train", "validation"):
+        corpus.split(split).check_vocabulary(corpus.vocab_size)
     length, tokens = config.batch.sequence_length, corpus.split("train").tokens
     if tokens < length + 1:
         raise BadInput(

@@ -43,7 +43,7 @@ def _binding_problems(parts: Parts) -> Iterator[str]:
             f"{parts.paths['bundle']}: was made from the model with digest {found}, "
             f"this one has {_short(model.digest)}"
         )
-    if parts.agreement.get("passed") is not True:
+    if parts.agreement.passed is not True:
         yield f"{parts.paths['bundle'] / 'agreement.json'}: does not say that the proof passed"
 
 

@@ -5,10 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from artifacts.decision import Decision, read_decision
+from artifacts.errors import BadInput
 from artifacts.eval_report import EvalReport, Item, read_items, read_report
+from artifacts.json_files import read_object
 from artifacts.manifest import Manifest, read_manifest
-from artifacts.tokenizer_files import read_object
+from artifacts.validation import file_sentences
+
+
+class Agreement(BaseModel):
+    """The proof that came with a bundle."""
+
+    passed: Any = None
+    """Nothing but true will do."""
+    cases: list[Any]
+    longest: int
+    max_abs: float
+    max_scaled: float
+    threshold: float
 
 
 @dataclass(frozen=True)
@@ -24,8 +40,8 @@ class Parts:
     bundle_scores: EvalReport
     """Scores of the bundle, over onnxruntime."""
     bundle_items: list[Item]
-    agreement: dict[str, Any]
-    """The bundle's `agreement.json`."""
+    agreement: Agreement
+    """What is needed of the bundle's `agreement.json`."""
 
 
 def read_parts(inputs: Mapping[str, Path]) -> Parts:
@@ -38,5 +54,12 @@ def read_parts(inputs: Mapping[str, Path]) -> Parts:
         candidate_items=read_items(inputs["candidate"]),
         bundle_scores=read_report(inputs["bundle_scores"]),
         bundle_items=read_items(inputs["bundle_scores"]),
-        agreement=read_object(inputs["bundle"] / "agreement.json"),
+        agreement=_read_agreement(inputs["bundle"] / "agreement.json"),
     )
+
+
+def _read_agreement(path: Path) -> Agreement:
+    try:
+        return Agreement.model_validate(read_object(path))
+    except ValidationError as error:
+        raise BadInput(*file_sentences(error, path)) from None

@@ -69,11 +69,11 @@ def record(parts: Parts) -> dict[str, Any]:
         "gate": [rule.model_dump(mode="json") for rule in parts.decision.rules],
         "choices": {"items": len(parts.candidate_items), "different": 0},
         "agreement": {
-            "cases": len(agreement["cases"]),
-            "longest": agreement["longest"],
-            "max_abs": agreement["max_abs"],
-            "max_scaled": agreement["max_scaled"],
-            "threshold": agreement["threshold"],
+            "cases": len(agreement.cases),
+            "longest": agreement.longest,
+            "max_abs": agreement.max_abs,
+            "max_scaled": agreement.max_scaled,
+            "threshold": agreement.threshold,
         },
         "packages": dict(sorted(bundle.packages.items())),
     }

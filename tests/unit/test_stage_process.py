@@ -140,7 +140,7 @@ def test_all_problems_are_said_at_once(tmp_path: Path, source: Path) -> None:
     assert model.kind == "corpus"
     wrong_kind = StageSpec("last", "decision", StageConfig, {"corpus": Input(("adapter",))}, 1)
     path = plan(SPEC, request_for(tmp_path, source)).final
-    with pytest.raises(BadInput, match="is a corpus, last needs adapter"):
+    with pytest.raises(BadInput, match="is of kind corpus, last needs adapter"):
         plan(wrong_kind, Request("last", {}, {"corpus": str(path)}, str(tmp_path)))
 
 
