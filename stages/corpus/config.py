@@ -34,9 +34,9 @@ class WorldSource(_Part):
     """Number of documents to write. Default 20000, about half a million tokens."""
     chinese_share: float = Field(0.5, ge=0, le=1)
     """Share of the documents that are Chinese, 0 to 1; the rest is English. Default 0.5."""
-    skew: float = Field(0.7, ge=0, le=2)
+    skew: float = Field(1.0, ge=0, le=2)
     """How unequally countries are written about: the k-th of either half in proportion to
-    1 / k ** skew. Some inequality shortens the time until facts are learned. Default 0.7."""
+    1 / k ** skew. Some inequality shortens the time until facts are learned. Default 1."""
     format_share: float = Field(0.08, ge=0, le=0.5)
     """Share of the documents that ask and answer sums instead of stating facts, 0 to 0.5. Without
     them the words of the question frame stay unknown to the model. Default 0.08."""
@@ -220,4 +220,4 @@ def _files_below(directory: str) -> list[Path]:
     return files
 
 
-SPEC = StageSpec(name="corpus", makes="corpus", config=CorpusConfig, inputs={}, code_version=1)
+SPEC = StageSpec(name="corpus", makes="corpus", config=CorpusConfig, inputs={}, code_version=2)
