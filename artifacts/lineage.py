@@ -44,7 +44,7 @@ def _verify(path: Path, store: Path, report: ChainReport, seen: set[str]) -> Non
         file = Path(source.path)
         if not file.is_file():
             report.notes.append(f"{path}: its source {file} is not here, so it was not compared")
-        elif sha256_file(file) != source.sha256:
+        elif file.stat().st_size != source.size or sha256_file(file) != source.sha256:
             report.problems.append(f"{file}: has changed since {path} was made from it")
     for role, entry in manifest.inputs.items():
         input_path = artifact_path(store, entry.kind, entry.identity)

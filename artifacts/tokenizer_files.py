@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object, write_object
-from artifacts.validation import shown
+from artifacts.validation import plain, shown
 
 TOKENIZER, CONFIG, SPECIAL = (
     "tokenizer.json",
@@ -16,6 +16,8 @@ TOKENIZER, CONFIG, SPECIAL = (
     "special_tokens_map.json",
 )
 OPTIONAL = ("chat_template.jinja",)
+PROBE = "A text, 一段文字, é\n\0"
+"""What any tokenizer must be able to read, by unknown tokens if need be."""
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -65,6 +67,23 @@ class TokenizerFiles:
             )
 
 
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A `tokenizer.json` that reads texts whole. Raises BadInput if it is none, or fails to."""
+    doing = "is no tokenizer"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        doing = "cannot read every text"
+        tokenizer.encode(PROBE)
+    # The tokenizers package raises bare Exception, and BaseException where its Rust code panics.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise BadInput(f"{path}: {doing}: {plain(str(error))}") from None
+    return tokenizer
+
+
 def read_tokenizer(directory: Path) -> TokenizerFiles:
     """Read a directory's tokenizer files.
 
@@ -74,10 +93,7 @@ def read_tokenizer(directory: Path) -> TokenizerFiles:
     path = directory / TOKENIZER
     if not path.is_file():
         raise BadInput(f"{path}: is missing")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers package raises bare Exception
-        raise BadInput(f"{path}: is no tokenizer: {error}") from None
+    tokenizer = load_tokenizer(path)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise BadInput(f"{path}: has no tokens")

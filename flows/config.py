@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from artifacts.errors import BadInput
 from artifacts.validation import sentences, unfit
+from artifacts.yaml_text import read_yaml
 from flows.overrides import apply_overrides
-from flows.yaml_text import parse_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -25,13 +25,7 @@ def load_config(model: type[Model], path: Path, overrides: Sequence[str] = ()) -
 
 def read_yaml_file(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds. Raises BadInput."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 at byte {error.start}") from None
-    data = parse_yaml(text, str(path))
+    data = read_yaml(path)
     if data is None:
         raise BadInput(f"{path}: is empty, a config is a mapping of sections")
     if not isinstance(data, dict):

@@ -8,7 +8,7 @@ from artifacts.lineage import verify_chain
 from artifacts.manifest import Kind, read_manifest
 from artifacts.store import find_artifact, list_artifacts
 from artifacts.validation import shown
-from flows.columns import columns
+from flows.columns import columns, visible
 from flows.pages import figure
 
 
@@ -60,9 +60,9 @@ def print_verification(reference: str, store: Path) -> bool:
         bad = any(problem.startswith(str(checked)) for problem in report.problems)
         print(f"{'WRONG' if bad else 'right'}  {manifest.kind:<12} {checked}")
     for note in report.notes:
-        print(f"note   {note}")
+        print(f"note   {visible(note)}")
     for problem in report.problems:
-        print(f"WRONG  {problem}")
+        print(f"WRONG  {visible(problem)}")
     count = len(report.checked)
     print(f"{count} artifacts checked, {len(report.problems)} problems")
     return not report.problems

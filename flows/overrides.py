@@ -5,7 +5,7 @@ from typing import Any
 
 from artifacts.errors import BadInput
 from artifacts.validation import plain, shown
-from flows.yaml_text import parse_yaml
+from artifacts.yaml_text import parse_yaml
 
 
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from artifacts.errors import BadInput, StageFailed
 from artifacts.json_files import parse_json
+from artifacts.validation import plain
 from stages.corpus.config import FilesSource, HubSource, SavedSource, Source, WorldSource
 from stages.corpus.world import World
 from stages.corpus.world import documents as world_documents
@@ -179,14 +180,16 @@ def _read_dataset(source: SavedSource | HubSource) -> Iterator[str]:
             data = datasets.load_dataset(
                 source.name, source.config, split=source.split, revision=source.revision
             )
+        if source.text_field not in data.column_names:
+            raise BadInput(_no_field(where, source.text_field, data.column_names))
+        for row, record in enumerate(data.select_columns([source.text_field]), start=1):
+            yield _text_of(record[source.text_field], f"{where}: row {row}", source.text_field)
+    except BadInput:
+        raise
     except ConnectionError as error:
         raise StageFailed(f"{where}: the Hugging Face hub cannot be reached: {error}") from None
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{where}: cannot be read as a dataset: {error}") from None
-    if source.text_field not in data.column_names:
-        raise BadInput(_no_field(where, source.text_field, data.column_names))
-    for row, record in enumerate(data.select_columns([source.text_field]), start=1):
-        yield _text_of(record[source.text_field], f"{where}: row {row}", source.text_field)
+    except Exception as error:  # its errors have no common base; one is that it runs no scripts
+        raise BadInput(f"{where}: cannot be read as a dataset: {plain(str(error))}") from None
 
 
 def _text_of(value: Any, where: str, field: str) -> str:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
+from artifacts.tokenizer_files import load_tokenizer
 from stages.corpus.config import TokenizerFiles
 
 END, PAD, CHAT_BEGIN, CHAT_END = "<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>"
@@ -73,12 +74,7 @@ def write_trained(directory: Path, trained: CorpusTokenizer) -> None:
 def open_tokenizer(path: Path, eos_token: str | None) -> CorpusTokenizer:
     """An existing tokenizer.json, with what stands beside it. Raises BadInput if it is none, or
     if its end token is unknown."""
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise BadInput(f"{path}: is no tokenizer.json: {error}") from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = load_tokenizer(path)
     declared = _declared(path)
     eos = eos_token or declared.get("eos_token")
     if eos is None:

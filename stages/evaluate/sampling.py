@@ -7,10 +7,11 @@ the values. Whichever it is, the values themselves become part of the run's iden
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from artifacts.digest import sha256_json
+from artifacts.errors import BadInput
+from artifacts.yaml_text import read_yaml
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -62,14 +63,15 @@ def _named(value: Any) -> Any:
     """A profile's values, if `value` is its name or its file."""
     if not isinstance(value, str):
         return value
-    path = Path(value) if value.endswith((".yaml", ".yml")) else PROFILES / f"{value}.yaml"
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError:
+    named = value in profile_names()
+    if not named and not value.endswith((".yaml", ".yml")):
         names = ", ".join(profile_names())
-        raise ValueError(f"no such profile; {names}, or a path to a .yaml file would do") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no YAML: {error}") from None
+        raise ValueError(f"no such profile; {names}, or a path to a .yaml file would do")
+    path = PROFILES / f"{value}.yaml" if named else Path(value)
+    try:
+        values = read_yaml(path)
+    except BadInput as error:
+        raise ValueError("; ".join(error.problems)) from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a profile's keys and values")
     return values

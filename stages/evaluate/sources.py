@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import BadInput
+from artifacts.errors import BadInput, StageFailed
 from artifacts.json_files import read_object
+from artifacts.validation import plain
 from stages.evaluate.config import TaskConfig, subject_files
 from stages.evaluate.questions import LETTERS, Question, Subject, read_ceval, read_mmlu
 
@@ -91,14 +92,21 @@ def _from_datasets(task: TaskConfig) -> list[Subject]:
     where = f"tasks.{task.title}"
     splits = [task.scored_split, *(["dev"] if task.num_fewshot else [])]
     found: dict[str, dict[str, list[Question]]] = {}  # subject -> split -> questions
-    for subject, name, rows in _tables(task, splits):
-        if task.subjects and subject not in task.subjects:
-            continue
-        questions = [
-            _question(task, f"{where}, {subject} {name} row {i}", i, row)
-            for i, row in enumerate(rows)
-        ]
-        found.setdefault(subject, {})[name] = questions
+    try:
+        for subject, name, rows in _tables(task, splits):
+            if task.subjects and subject not in task.subjects:
+                continue
+            questions = [
+                _question(task, f"{where}, {subject} {name} row {i}", i, row)
+                for i, row in enumerate(rows)
+            ]
+            found.setdefault(subject, {})[name] = questions
+    except BadInput:
+        raise
+    except ConnectionError as error:
+        raise StageFailed(f"{where}: the Hugging Face hub cannot be reached: {error}") from None
+    except Exception as error:  # its errors have no common base; one is that it runs no scripts
+        raise BadInput(f"{where}: cannot be read as a dataset: {plain(str(error))}") from None
     missing = [subject for subject in task.subjects if subject not in found]
     if missing or not found:
         raise BadInput(
@@ -156,10 +164,7 @@ def _saved(path: Path, where: str) -> dict[str, Any]:
         )
     import datasets
 
-    try:
-        return {folder.name: datasets.load_from_disk(str(folder)) for folder in folders}
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{where}: {path} cannot be read: {error}") from None
+    return {folder.name: datasets.load_from_disk(str(folder)) for folder in folders}
 
 
 def _question(task: TaskConfig, where: str, index: int, row: Mapping[str, Any]) -> Question:

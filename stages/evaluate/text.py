@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
 
 from artifacts.digest import sha256_file
 from artifacts.errors import BadInput
-from artifacts.tokenizer_files import CONFIG, TOKENIZER, read_tokenizer
+from artifacts.tokenizer_files import CONFIG, TOKENIZER, load_tokenizer, read_tokenizer
 from artifacts.validation import plain, shown
 
 
@@ -26,9 +25,7 @@ class TextCodec:
     def __init__(self, directory: Path):
         """Raises BadInput naming the file that is missing or broken."""
         files = read_tokenizer(directory)
-        self._tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._tokenizer = load_tokenizer(directory / TOKENIZER)
         self.hash = sha256_file(directory / TOKENIZER)
         self.eos_id = files.special.get("eos_token")
         if self.eos_id is None:

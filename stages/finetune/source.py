@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from artifacts.errors import BadInput
 from artifacts.hf_model import HFModel, read_model, tokenizer_problems
-from artifacts.tokenizer_files import CONFIG, TOKENIZER, read_tokenizer
+from artifacts.tokenizer_files import CONFIG, TOKENIZER, load_tokenizer, read_tokenizer
 from stages.finetune.config import Files, FinetuneConfig
 from stages.finetune.dataset import Encoder
 from stages.finetune.examples import Example, read_examples
@@ -29,9 +27,7 @@ def read_base(directory: Path, max_length: int) -> tuple[HFModel, Encoder]:
         problems.append(f"finetune.max_length: is {max_length}; the base has {positions} positions")
     if problems or eos_id is None:
         raise BadInput(*problems)
-    tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = load_tokenizer(directory / TOKENIZER)
     bos = files.special.get("bos_token")
     # As scoring does it: what tokenizer_config.json says, else what the tokenizer itself does.
     stated = files.config.get("add_bos_token")

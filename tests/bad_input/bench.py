@@ -176,7 +176,7 @@ def _adapter(model: Path) -> Adapter:
     tensors = {}
     for i, (module, (a, b)) in enumerate(adapter_shapes(shape, PROJECTIONS, 2).items()):
         rng = np.random.default_rng(i)
-        tensors[module] = rng.standard_normal(a, "f4"), rng.standard_normal(b, "f4")
+        tensors[module] = 0.1 * rng.standard_normal(a, "f4"), 0.1 * rng.standard_normal(b, "f4")
     base = Base(manifest.digest, manifest.identity)
     return Adapter(2, 4.0, PROJECTIONS, tensors, base)
 

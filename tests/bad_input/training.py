@@ -133,7 +133,7 @@ CORPUS = [
     at(
         "corpus",
         "a tokenizer file that is none",
-        "tokenizer/tokenizer.json: is no tokenizer.json: ",
+        "tokenizer/tokenizer.json: is no tokenizer: ",
         config({"tokenizer": {"file": "tokenizer/tokenizer.json"}}),
         file("tokenizer/tokenizer.json", half),
     ),

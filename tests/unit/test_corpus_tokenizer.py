@@ -160,5 +160,5 @@ def test_padding_and_truncation_saved_in_a_tokenizer_do_not_touch_documents(
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
-    with pytest.raises(BadInput, match=r"is no tokenizer\.json"):
+    with pytest.raises(BadInput, match=r"is no tokenizer: "):
         open_tokenizer(path, "<|endoftext|>")

@@ -50,7 +50,7 @@ def test_the_hash_is_of_the_values_and_all_of_them(tmp_path: Path) -> None:
     ("value", "says"),
     [
         ("deafult", "default, greedy, open, or a path"),
-        ("missing.yaml", "no such profile"),
+        ("missing.yaml", "cannot be read: No such file"),
         (BASE | {"temperature": 0}, "set do_sample: false"),
         (BASE | {"temperature": -1}, "greater than or equal to 0"),
         (BASE | {"top_p": 0}, "greater than 0"),

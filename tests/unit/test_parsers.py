@@ -36,10 +36,10 @@ from artifacts.manifest import MANIFEST, problems_with_files, read_manifest
 from artifacts.onnx_bundle import GENAI_CONFIG, OnnxModel
 from artifacts.tokenizer_files import read_tokenizer
 from artifacts.weights import INDEX, SINGLE, Weights, write_safetensors
+from artifacts.yaml_text import parse_yaml
 from flows.config import check_config, read_yaml_file
 from flows.lifecycle import STEPS, RunConfig
 from flows.overrides import apply_overrides
-from flows.yaml_text import parse_yaml
 from stages.corpus.config import FilesSource
 from stages.corpus.documents import documents
 from stages.corpus.tokenizer import open_tokenizer

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInput
-from flows.yaml_text import parse_yaml
+from artifacts.yaml_text import parse_yaml
 
 
 @pytest.mark.parametrize(

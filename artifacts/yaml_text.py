@@ -7,6 +7,7 @@ schema here. Tags, which can name code to run, are refused.
 
 import re
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -91,6 +92,17 @@ _BEGINS = (
     yaml.FlowSequenceStartToken,
 )
 _ENDS = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
+
+
+def read_yaml(path: Path) -> Any:
+    """The value that a file holds. Raises BadInput."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not UTF-8 at byte {error.start}") from None
+    return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, where: str) -> Any:
