@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -48,6 +49,8 @@ ROLES = {
     "bundle": "onnx-bundle",
 }
 """What the store holds: a name here -> its kind. The identity is the name's place, in hex."""
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 INPUTS: dict[str, dict[str, str]] = {
     "corpus": {},
@@ -240,6 +243,9 @@ class Bench:
     request: dict[str, Any] = field(default_factory=dict)
     """What is put into the request itself."""
 
+    taken: socket.socket | None = None
+    """A socket that listens, for whoever wants its port."""
+
     @property
     def store(self) -> Path:
         return self.root / "store"
@@ -286,7 +292,7 @@ class Bench:
         return subprocess.run(
             command,
             cwd=self.root,
-            env=environment(OMP_NUM_THREADS="1", PREFECT_HOME=str(self.root / "home"), **changes),
+            env=environment(**ENVIRONMENT, PREFECT_HOME=str(self.root / "home"), **changes),
             capture_output=True,
             text=True,
             timeout=300,
@@ -368,6 +374,11 @@ def content(name: str, file: str, change: bytes | Callable[[bytes], bytes]) -> S
             bench.remade(bench.artifact(name))
 
     return spoil
+
+
+def listening(bench: Bench) -> None:
+    """Somebody else's server runs on this machine."""
+    bench.taken = socket.create_server(("127.0.0.1", 0))
 
 
 def without(name: str, *files: str) -> Spoil:

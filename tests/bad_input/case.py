@@ -32,12 +32,17 @@ def at(stage: str, handed: str, says: str | tuple[str, ...], *spoil: Spoil, code
 
 
 def typed(
-    area: str, handed: str, says: str | tuple[str, ...], line: str | list[str], *spoil: Spoil
+    area: str,
+    handed: str,
+    says: str | tuple[str, ...],
+    line: str | list[str],
+    *spoil: Spoil,
+    code: int = 2,
 ) -> Case:
     """`mindcycle LINE` is typed; a list where a part holds spaces."""
     says = (says,) if isinstance(says, str) else says
     arguments = line.split() if isinstance(line, str) else line
-    return Case(area, handed, says, lambda bench: bench.mindcycle(*arguments), spoil)
+    return Case(area, handed, says, lambda bench: bench.mindcycle(*arguments), spoil, code)
 
 
 def config(handed: str, says: str | tuple[str, ...], *overrides: str) -> Case:

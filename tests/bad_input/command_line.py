@@ -1,7 +1,24 @@
 """What is typed, and what stands in the YAML file."""
 
-from tests.bad_input.bench import content, fields, file
+from tests.bad_input.bench import (
+    Bench,
+    content,
+    fields,
+    file,
+    flipped,
+    half,
+    listening,
+    tampered,
+)
 from tests.bad_input.case import Case, config, typed
+
+
+def taken_port(bench: Bench) -> int:
+    """The port of the server that `listening` has started."""
+    assert bench.taken is not None
+    port: int = bench.taken.getsockname()[1]
+    return port
+
 
 FILES = [
     typed(
@@ -387,6 +404,13 @@ COMMANDS = [
         "prefect.yaml: is not here; run this in MindCycle's clone",
         "up",
     ),
+    Case(
+        "command line",
+        "`up` on a port that is taken",
+        ("on 127.0.0.1: Address already in use; stop what listens there, or choose another with",),
+        lambda bench: bench.mindcycle("up", "--port", str(taken_port(bench))),
+        (file("prefect.yaml", "x: 1"), listening),
+    ),
     typed(
         "command line",
         "`up` on an address of another machine",
@@ -396,4 +420,39 @@ COMMANDS = [
     ),
 ]
 
-CASES: list[Case] = [*FILES, *VALUES, *OVERRIDES, *COMMANDS]
+STORES = [
+    typed(
+        "command line",
+        "`verify` of a model that was changed",
+        ("model.safetensors: has changed, its sha256 is not the manifest's", "1 problems"),
+        "verify {model}",
+        tampered("model", "model.safetensors", flipped),
+        code=1,
+    ),
+    typed(
+        "command line",
+        "`verify` of a bundle whose model was changed",
+        ("hf-model/2222222222222222/config.json: has ", "2 artifacts checked, 1 problems"),
+        "verify {bundle}",
+        tampered("model", "config.json", half),
+        code=1,
+    ),
+    typed(
+        "command line",
+        "`verify` of a decision about a report that was made anew",
+        "eval-report/5555555555555555: is not what {root}/store/decision/8888888888888888 was made",
+        "verify {decision}",
+        fields("candidate", "report.json", {"conditions.dtype": "fp16"}),
+        code=1,
+    ),
+    typed(
+        "command line",
+        "a stage on a model that was changed",
+        "model.safetensors: has changed, its sha256 is not the manifest's",
+        "stage merge run.yaml --no-prefect --store store --input model={model} "
+        "--input adapter={adapter}",
+        tampered("model", "model.safetensors", flipped),
+    ),
+]
+
+CASES: list[Case] = [*FILES, *VALUES, *OVERRIDES, *COMMANDS, *STORES]

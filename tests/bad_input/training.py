@@ -120,6 +120,20 @@ CORPUS = [
     ),
     at(
         "corpus",
+        "a hub that cannot be reached",
+        "org/none: the Hugging Face hub cannot be reached: ",
+        config({"sources.0": {"kind": "hub", "name": "org/none"}, "allow_network": True}),
+        code=1,
+    ),
+    at(
+        "corpus",
+        "a dataset that is a script",
+        "script: cannot be read as a dataset: Dataset scripts are no longer supported",
+        config({"sources.0": {"kind": "hub", "name": "script"}, "allow_network": True}),
+        file("script/script.py", "open('canary', 'w')"),
+    ),
+    at(
+        "corpus",
         "more vocabulary than the text gives",
         "corpus.tokenizer.vocab_size: is 5000; the text has too few different words for it",
         config({"tokenizer.vocab_size": 5000}),

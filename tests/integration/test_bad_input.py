@@ -6,7 +6,8 @@ import pytest
 
 from tests.bad_input import bench as benches
 from tests.bad_input.case import Case
-from tests.bad_input.cases import CASES
+from tests.bad_input.cases import CASES, rows
+from tests.command import ROOT
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -25,3 +26,21 @@ def test_bad_input(case: Case, tmp_path: Path) -> None:
         assert words.replace("{root}", str(tmp_path)) in said
     assert len(ran.stderr.splitlines()) <= 26, said
     assert bench.contents() == before
+
+
+@pytest.mark.parametrize("stage", ["corpus", "gate", "release"])
+def test_what_is_spoiled_is_right_at_first(stage: str, tmp_path: Path) -> None:
+    """Shown for the stages that are quick; the others' requests are the same but for the engine."""
+    benches.build(tmp_path)
+    bench = benches.Bench(tmp_path)
+    before = bench.contents()
+    ran = bench.run(bench.stage(stage))
+    assert ran.returncode == 0, ran.stderr
+    assert before.items() < bench.contents().items()
+
+
+def test_each_case_stands_in_the_documentation() -> None:
+    pages = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("reliability*.md"))
+    missing = [row for _, row in rows() if row not in pages]
+    assert missing == [], "`python -m tests.bad_input.cases` prints the tables"
+    assert len({case.name for case in CASES}) == len(CASES)

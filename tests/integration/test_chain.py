@@ -106,7 +106,8 @@ def test_a_missing_source_stops_before_any_work(tmp_path):
 
 def test_a_given_artifact_that_is_none_stops_before_any_work(tmp_path):
     pressed = run_chain(fake_work(tmp_path / "a").needed("press"), plain).outcomes["press"].path
-    for path, words in [(tmp_path, "is no artifact"), (pressed, "is of kind checkpoint, needed is corp")]:
+    wrong_kind = "is of kind checkpoint, needed is corpus"
+    for path, words in [(tmp_path, "is no artifact"), (pressed, wrong_kind)]:
         work = fake_work(tmp_path / "b").needed("judge", {"raw": path})
         with pytest.raises(BadInput, match=f"judge: input raw: .*{words}"):
             run_chain(work, plain)

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInput
-from stages.evaluate.config import EvaluateConfig, TaskConfig
 from artifacts.validation import sentences
+from stages.evaluate.config import EvaluateConfig, TaskConfig
 from tests.evaluation import rows, write_ceval, write_mmlu
 
 

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInput
+from artifacts.validation import sentences
 from stages.engine.settings import learning_rate
 from stages.finetune.config import FinetuneConfig
-from artifacts.validation import sentences
 
 OWN = {"files": ["data/*.jsonl"], "format": "alpaca"}
 

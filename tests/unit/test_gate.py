@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from artifacts.decision import Decision, read_decision
 from artifacts.errors import BadInput
+from artifacts.validation import sentences
 from stages.gate.config import SPEC, GateConfig
 from stages.gate.run import run
 from stages.spec import Job
-from artifacts.validation import sentences
 from tests.reports import report_content, write_artifact
 
 TASK = "world_en"

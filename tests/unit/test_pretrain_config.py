@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from stages.pretrain.config import PretrainConfig
 from artifacts.validation import sentences
+from stages.pretrain.config import PretrainConfig
 
 MODEL = {"hidden_size": 32, "layers": 1, "heads": 4, "intermediate_size": 48}
 
