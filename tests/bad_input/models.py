@@ -209,6 +209,7 @@ UNSUPPORTED = {
     ),
     "pretraining_tp": (2, "pretraining_tp is 2, supported is 1"),
     "partial_rotary_factor": (0.5, "partial_rotary_factor is 0.5, supported is 1.0"),
+    "rope_scaling": ("yarn", "rope_scaling is 'yarn', supported is an object or null"),
     "rope_parameters": (
         {"rope_type": "yarn", "factor": 4.0},
         "rope_type is 'yarn', supported is 'default'",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from artifacts.adapter import BASE, TENSORS, read_adapter, write_adapter
@@ -201,6 +201,14 @@ FIELDS = [
 
 
 @given(field=st.sampled_from(FIELDS), value=values)
+@example(field="partial_rotary_factor", value="half")
+@example(field="rope_parameters", value=["yarn"])
+@example(field="layer_types", value=5)
+@example(field="num_attention_heads", value=0)
+@example(field="num_hidden_layers", value=1 << 62)
+@example(field="rope_theta", value=HUGE)
+@example(field="model_type", value=[])
+@example(field="eos_token_id", value="end")
 def test_any_value_of_a_field_that_is_not_written_by_us(
     model: Place, field: str, value: Any
 ) -> None:
@@ -265,6 +273,16 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Place:
 def test_adapter_configs(adapter: Place, name: str, data: st.DataObject) -> None:
     content = data.draw(spoiled(adapter.json(name)).map(as_bytes) | raw)
     adapter.read(name, content, read_adapter)
+
+
+@given(field=st.sampled_from(["r", "lora_alpha", "target_modules", "bias"]), value=values)
+@example(field="lora_alpha", value=HUGE)
+@example(field="lora_alpha", value=float("nan"))
+@example(field="r", value=HUGE)
+@example(field="target_modules", value=[[]])
+def test_any_value_of_an_adapters_setting(adapter: Place, field: str, value: Any) -> None:
+    content = as_bytes({**adapter.json(ADAPTER_CONFIG), field: value})
+    adapter.read(ADAPTER_CONFIG, content, read_adapter)
 
 
 MODULE = "base_model.model.model.layers.0.self_attn.q_proj"
