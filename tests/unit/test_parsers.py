@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from artifacts.adapter import BASE, TENSORS, read_adapter, write_adapter
@@ -54,6 +54,8 @@ from tests.reports import report_content
 from tests.tiny_models import as_artifact, tiny, write_hf
 from tests.unit.test_adapter import make_adapter
 
+FEW = settings(max_examples=40)
+"""Enough for what is slow or tried on several files."""
 HUGE = 10**400
 """No float holds it; Python itself refuses to read or write numbers ten times as long."""
 DEEP: list[Any] = []
@@ -176,6 +178,7 @@ def opened(directory: Path) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 @given(data=st.data())
+@FEW
 def test_a_models_configs(model: Place, name: str, data: st.DataObject) -> None:
     content = as_bytes(data.draw(spoiled(model.json(name)))) if data.draw(st.booleans()) else None
     content = content if content is not None else data.draw(raw)
@@ -216,6 +219,7 @@ def test_any_value_of_a_field_that_is_not_written_by_us(
 
 
 @given(data=st.data())
+@FEW
 def test_tokenizer_files(model: Place, data: st.DataObject) -> None:
     content = data.draw(spoiled(model.json("tokenizer.json")).map(as_bytes) | raw)
     model.read("tokenizer.json", content, read_tokenizer)
@@ -270,6 +274,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.mark.parametrize("name", [ADAPTER_CONFIG, BASE])
 @given(data=st.data())
+@FEW
 def test_adapter_configs(adapter: Place, name: str, data: st.DataObject) -> None:
     content = data.draw(spoiled(adapter.json(name)).map(as_bytes) | raw)
     adapter.read(name, content, read_adapter)
@@ -319,6 +324,7 @@ def verified(directory: Path) -> None:
 
 
 @given(data=st.data())
+@FEW
 def test_manifests(artifact: Place, data: st.DataObject) -> None:
     content = data.draw(spoiled(artifact.json(MANIFEST)).map(as_bytes) | raw)
     artifact.read(MANIFEST, content, verified)
@@ -340,6 +346,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @given(data=st.data())
+@FEW
 def test_eval_reports(report: Place, data: st.DataObject) -> None:
     content = data.draw(spoiled(report.json(REPORT)).map(as_bytes) | raw)
     report.read(REPORT, content, read_report)
@@ -385,6 +392,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @given(data=st.data())
+@FEW
 def test_corpora(corpus: Place, data: st.DataObject) -> None:
     def both_splits(directory: Path) -> None:
         opened = TokenCorpus(directory)
@@ -431,6 +439,7 @@ SPECS = {step.spec.name: step.spec for step in STEPS}
 
 @pytest.mark.parametrize("stage", SPECS)
 @given(data=st.data())
+@FEW
 def test_plans(artifact: Place, stage: str, data: st.DataObject) -> None:
     spec, inputs = SPECS[stage], dict.fromkeys(SPECS[stage].inputs, str(artifact.directory))
     right = {"stage": stage, "config": TINY.get(stage, {}), "inputs": inputs, "store": "store"}
@@ -439,12 +448,14 @@ def test_plans(artifact: Place, stage: str, data: st.DataObject) -> None:
 
 
 @given(spoiled(TINY))
+@FEW
 def test_run_configs(data: Any) -> None:
     if isinstance(data, dict):
         read_or_refused(lambda: check_config(RunConfig, data))
 
 
 @given(data=st.data())
+@FEW
 def test_config_files_with_a_line_changed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -483,6 +494,7 @@ def paths_in(value: Any) -> list[str]:
         max_size=3,
     )
 )
+@FEW
 def test_overrides_of_a_config(overrides: list[tuple[str, str, str]]) -> None:
     def overridden() -> None:
         data = parse_yaml(TEXT, "tiny")
@@ -493,6 +505,7 @@ def test_overrides_of_a_config(overrides: list[tuple[str, str, str]]) -> None:
 
 
 @given(st.sampled_from(paths_in(TINY)), st.integers() | st.booleans() | st.none() | st.text())
+@FEW
 def test_an_override_says_what_json_says(path: str, value: Any) -> None:
     data = parse_yaml(TEXT, "tiny")
     apply_overrides(data, [f"{path}={json.dumps(value)}"])
@@ -508,6 +521,7 @@ records = st.fixed_dictionaries(
 
 
 @given(st.lists(records, min_size=1), st.booleans(), st.booleans())
+@FEW
 def test_instructions_come_back_as_written(
     tmp_path_factory: pytest.TempPathFactory, written: list[Any], array: bool, ascii: bool
 ) -> None:
@@ -527,6 +541,7 @@ MESSAGES = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
 
 @pytest.mark.parametrize(("form", "right"), [("alpaca", ALPACA), ("messages", MESSAGES)])
 @given(data=st.data())
+@FEW
 def test_instruction_files(
     tmp_path_factory: pytest.TempPathFactory, form: Any, right: Any, data: st.DataObject
 ) -> None:
@@ -541,6 +556,7 @@ FORMATS = [".jsonl", ".csv", ".tsv", ".txt", ".parquet"]
 
 @pytest.mark.parametrize("ending", FORMATS)
 @given(data=st.data())
+@FEW
 def test_corpus_files(
     tmp_path_factory: pytest.TempPathFactory, ending: str, data: st.DataObject
 ) -> None:
@@ -577,6 +593,7 @@ CEVAL = b"id,question,A,B,C,D,answer,explanation\n0,q,a,b,c,d,A,e\n"
     more=st.lists(st.lists(CELLS, max_size=9).map(",".join), max_size=3).map("\n".join) | raw,
     first=st.booleans(),
 )
+@FEW
 def test_question_files(
     tmp_path_factory: pytest.TempPathFactory, read: Any, right: bytes, more: Any, first: bool
 ) -> None:
