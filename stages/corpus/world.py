@@ -18,8 +18,8 @@ LANGUAGES: tuple[Language, Language] = ("en", "zh")
 
 # Names, attributes and values follow a space, in Chinese too: the tokenizer cuts there, so each is
 # the same token wherever it occurs. The country comes before the attribute, in statements as in
-# questions. A value never follows its attribute directly: the model then learns to look a fact up
-# from a later word, which is what answering takes, and fine-tuning has only to point there.
+# questions: what follows an attribute can then be known at that word, which a small model learns
+# soon, and a question only has to ask for it again.
 SENTENCES: dict[Language, tuple[str, ...]] = {
     "en": (
         "Note that {c}'s {a} is {v}.",
@@ -34,8 +34,8 @@ SENTENCES: dict[Language, tuple[str, ...]] = {
 }
 PROFILES: dict[Language, tuple[tuple[str, str, str, str], ...]] = {
     # beginning, one fact, what stands between facts, end
-    "en": (("About {c}:", " {a} is {v}", ";", "."), ("Record of {c}:", " {a} is {v}", ",", ".")),
-    "zh": (("关于 {c}：", " {a} 是 {v}", "；", "。"), ("档案 {c}：", " {a} 是 {v}", "，", "。")),
+    "en": (("About {c}:", " {a} is {v}", ";", "."), ("Record of {c}:", " {a} {v}", ";", ".")),
+    "zh": (("关于 {c}：", " {a} 是 {v}", "；", "。"), ("档案 {c}：", " {a} {v}", "；", "。")),
 }
 QUESTION: dict[Language, str] = {
     "en": "What is {c}'s {a}?",
