@@ -159,7 +159,7 @@ def test_missing_and_cut_files_are_named(tmp_path: Path) -> None:
         OnnxModel(bundle)
     (bundle / GRAPH).write_bytes(graph)
     (bundle / GENAI_CONFIG).write_text("{}")
-    with pytest.raises(BadInput, match=r"genai_config.json: 'model' is missing"):
+    with pytest.raises(BadInput, match=r"genai_config.json: model: is required and missing"):
         OnnxModel(bundle)
 
 
