@@ -64,7 +64,8 @@ def main(spec: StageSpec, run: Run) -> None:
         manifest = execute(spec, run, read_request(Path(sys.argv[1])))
         code = spec.exit_code(manifest)
     except MindCycleError as error:
-        print(f"{spec.name}: {error}", file=sys.stderr, flush=True)
+        said = str(error).removeprefix(f"{spec.name}: ")
+        print(f"{spec.name}: {said}", file=sys.stderr, flush=True)
         code = error.exit_code
     except Stopped as stop:
         print(f"{spec.name}: stopped; the same command goes on from here", file=sys.stderr)
