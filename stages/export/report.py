@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from stages.export.agreement import Agreement, CaseResult
 
 FLOOR = 1e-9
@@ -55,6 +53,8 @@ def table(agreement: Agreement) -> str:
 
 def picture(agreement: Agreement, path: Path) -> None:
     """`agreement.png`: one dot a case, one row a kind, the allowed error as a line."""
+    from matplotlib.figure import Figure  # half a second, which bad input need not wait for
+
     groups = _by_kind(agreement.cases)
     figure = Figure(figsize=(8, 0.42 * len(groups) + 1.6), layout="constrained")
     axes = figure.add_subplot()

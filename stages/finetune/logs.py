@@ -5,7 +5,6 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-from matplotlib.figure import Figure
 
 COLUMNS = ("step", "loss", "tokens_with_loss", "gradient_norm", "learning_rate")
 
@@ -42,6 +41,8 @@ class MetricsFile:
 
 def draw_loss(path: Path, losses: np.ndarray) -> None:
     """The loss of every step, and its mean over the last steps as a line."""
+    from matplotlib.figure import Figure  # half a second, which bad input need not wait for
+
     steps = np.arange(1, len(losses) + 1)
     window = max(1, len(losses) // 20)
     smooth = np.convolve(losses, np.ones(window) / window, mode="valid")

@@ -8,7 +8,6 @@ from artifacts.errors import BadInput
 from artifacts.eval_report import Item, read_items, read_report
 from artifacts.manifest import read_manifest
 from stages.gate.alike import condition_differences, task_differences
-from stages.gate.chart import draw_decision
 from stages.gate.config import GainOverBase, GateConfig, NoRegression
 from stages.gate.rules import Scores, clusters_of, judge
 from stages.gate.table import decision_table
@@ -34,6 +33,8 @@ def run(job: Job) -> dict[str, Any]:
         baseline=judged.get("baseline"),
         rules=results,
     )
+    from stages.gate.chart import draw_decision  # half a second, which bad input need not wait for
+
     write_decision(job.work, decision)
     table = decision_table(decision)
     (job.work / "decision.md").write_text(table, encoding="utf-8")

@@ -175,7 +175,7 @@ def test_dataset_scripts_do_not_run(bench: Bench) -> None:
         {"kind": "hub", "name": "data/script"},
     ):
         config({"sources.0": source, "allow_network": True})(bench)
-        ran = run(bench, bench.stage("corpus"), HF_HUB_OFFLINE="1")
+        ran = run(bench, bench.stage("corpus"))
         assert ran.returncode == 2, ran.stderr
         assert "data/script: cannot be read as a dataset: " in ran.stderr
     bench.config.clear()
