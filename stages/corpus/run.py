@@ -32,7 +32,10 @@ def run(job: Job) -> dict[str, Any]:
     config: CorpusConfig = job.config
     survey = _Survey(config)
     tokenizer = _tokenizer(config, survey, job.work)
-    if problems := survey.problems() or _too_few_entries(config, tokenizer):
+    problems = survey.problems()
+    if survey.total:
+        problems += _too_few_entries(config, tokenizer)
+    if problems:
         raise BadInput(*problems)
     info = _write_shards(config, tokenizer, survey.total, job.work)
     headline: dict[str, Any] = _headline(info)

@@ -144,14 +144,14 @@ def test_a_writer_that_errs_publishes_nothing(
 ) -> None:
     right = convert_run.write_weights
 
-    def off_by_one_bit(directory: Path, a: Any, read: Any, dtype: Any, limit: int) -> None:
+    def off_by_one_bit(directory: Path, a: Any, read: Any, dtype: Any, *more: Any) -> None:
         def changed(name: str) -> np.ndarray:
             value = np.array(read(name))
             if name == "model.norm.weight":
                 value.view(np.int32)[0] ^= 1
             return value
 
-        right(directory, a, changed, dtype, limit)
+        right(directory, a, changed, dtype, *more)
 
     monkeypatch.setattr(convert_run, "write_weights", off_by_one_bit)
     with pytest.raises(StageFailed, match=r"does not read back as it was written: model.norm"):
