@@ -23,7 +23,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("corpus")
     world = World(seed=3, countries=12, attributes=3)
     write_world(directory / "world", world)
-    write_trained(directory, train_tokenizer(documents(world, 400, 0.5, 0.1), 420))
+    write_trained(directory, train_tokenizer(documents(world, 400, 0.5, 0.1, 0.7), 420))
     return directory
 
 
