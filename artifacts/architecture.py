@@ -9,33 +9,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from artifacts.errors import BadInput
+from artifacts.hf_fields import (
+    BIASES,
+    HF_CLASS,
+    HF_NAMES,
+    WINDOWED,
+    rope_of,
+    rope_type_of,
+    unsupported,
+    window_of,
+)
 from artifacts.json_files import read_object
-from artifacts.validation import file_sentences, shown
+from artifacts.rope import RopeScaling
+from artifacts.validation import file_sentences
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
-
-HF_CLASS: dict[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
-
-HF_NAMES = {
-    "family": "model_type",
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "rope_theta": "rope_theta",
-    "rms_norm_eps": "rms_norm_eps",
-    "tied_head": "tie_word_embeddings",
-}
-"""Our fields -> those of `config.json`."""
 
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]
 """No model comes near the end; what lies beyond is a mistake, or meant to hang its reader."""
@@ -61,11 +49,23 @@ class Architecture(BaseModel):
     rope_theta: float = Field(10000.0, gt=0, description="base of the rotary frequencies")
     rms_norm_eps: float = Field(1e-6, gt=0, description="added to the mean square in RMSNorm")
     tied_head: bool = Field(True, description="the output head is the embedding")
+    rope_scaling: RopeScaling | None = Field(
+        default=None, description="how the rotary frequencies were stretched"
+    )
+    sliding_window: Size | None = Field(
+        default=None, description="tokens a query sees, itself included; all before it if null"
+    )
+    attention_bias: bool = Field(
+        default=False, description="llama, qwen3: q, k, v and o projections have biases"
+    )
+    mlp_bias: bool = Field(
+        default=False, description="llama: gate, up and down projections have biases"
+    )
 
     @property
     def qkv_bias(self) -> bool:
         """Whether q, k and v projections have biases."""
-        return self.family == "qwen2"
+        return self.family == "qwen2" or self.attention_bias
 
     @property
     def qk_norm(self) -> bool:
@@ -78,6 +78,13 @@ class Architecture(BaseModel):
             raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} must be even for the rotary embedding")
+        for name, families in BIASES.items():
+            if getattr(self, name) and self.family not in families:
+                raise ValueError(f"{name} is true; {self.family} has no such biases")
+        if self.sliding_window is not None and self.family not in WINDOWED:
+            raise ValueError(f"sliding_window is set; {self.family} has none")
+        if self.rope_scaling is not None and self.rope_theta <= 1:
+            raise ValueError(f"rope_theta {self.rope_theta} must be above 1 to be scaled")
         return self
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -101,10 +108,17 @@ class Architecture(BaseModel):
                 shapes[at + "self_attn.q_norm.weight"] = (dim,)
                 shapes[at + "self_attn.k_norm.weight"] = (dim,)
             shapes[at + "self_attn.o_proj.weight"] = (hidden, q)
+            if self.attention_bias:
+                shapes[at + "self_attn.o_proj.bias"] = (hidden,)
             shapes[at + "post_attention_layernorm.weight"] = (hidden,)
-            shapes[at + "mlp.gate_proj.weight"] = (inner, hidden)
-            shapes[at + "mlp.up_proj.weight"] = (inner, hidden)
-            shapes[at + "mlp.down_proj.weight"] = (hidden, inner)
+            for name, out, width in (
+                ("gate", inner, hidden),
+                ("up", inner, hidden),
+                ("down", hidden, inner),
+            ):
+                shapes[at + f"mlp.{name}_proj.weight"] = (out, width)
+                if self.mlp_bias:
+                    shapes[at + f"mlp.{name}_proj.bias"] = (out,)
         shapes["model.norm.weight"] = (hidden,)
         if not self.tied_head:
             shapes["lm_head.weight"] = (self.vocab_size, hidden)
@@ -124,7 +138,9 @@ class Architecture(BaseModel):
         self, *, dtype: str, bos_id: int | None, eos_id: int | None, pad_id: int | None
     ) -> dict[str, Any]:
         """The `config.json` that transformers 4 and 5 read."""
-        rope = {"rope_type": "default", "rope_theta": self.rope_theta}
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
+        if self.rope_scaling is not None:
+            rope |= self.rope_scaling.model_dump(exclude_none=True)
         config: dict[str, Any] = {
             "architectures": [HF_CLASS[self.family]],
             "model_type": self.family,
@@ -150,33 +166,42 @@ class Architecture(BaseModel):
             "eos_token_id": eos_id,
             "pad_token_id": pad_id,
         }
-        if self.family in ("llama", "qwen3"):
-            config["attention_bias"] = False
-        if self.family == "llama":
-            config["mlp_bias"] = False
-        if self.family in ("mistral", "qwen2", "qwen3"):
-            config["sliding_window"] = None
+        if self.rope_scaling is not None:
+            config["rope_scaling"] = rope  # read by transformers 4
+        config |= {
+            name: getattr(self, name)
+            for name, families in BIASES.items()
+            if self.family in families
+        }
+        if self.family in WINDOWED:
+            config["sliding_window"] = self.sliding_window
         if self.family in ("qwen2", "qwen3"):
-            config["use_sliding_window"] = False
+            config["use_sliding_window"] = self.sliding_window is not None
+            if self.sliding_window is not None:
+                config["max_window_layers"] = 0
+                config["layer_types"] = ["sliding_attention"] * self.layers
         return config
 
     @classmethod
     def from_hf(cls, config: dict[str, Any], where: str = "config.json") -> "Architecture":
         """Read a Hugging Face config. Raises BadInput naming every field it cannot honour."""
-        problems = _unsupported(config, where)
+        problems = list(unsupported(config, where))
         heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
         derived = 2  # if it cannot be derived, it is not the problem
         if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
             derived = hidden // heads
-        rope = _rope(config)
+        rope = rope_of(config)
         values = {
             **{ours: config[theirs] for ours, theirs in HF_NAMES.items() if theirs in config},
             "kv_heads": config.get("num_key_value_heads") or heads or 1,
             "head_dim": config.get("head_dim") or derived,
             "rope_theta": rope.get("rope_theta", config.get("rope_theta", 10000.0)),
             "tied_head": config.get("tie_word_embeddings", False),
+            "attention_bias": config.get("attention_bias") or False,
+            "mlp_bias": config.get("mlp_bias") or False,
         }
         if not problems:
+            values |= {"rope_scaling": _scaling(rope), "sliding_window": window_of(config)}
             try:
                 return cls.model_validate(values)
             except ValidationError as error:
@@ -184,54 +209,21 @@ class Architecture(BaseModel):
         raise BadInput(*problems)
 
 
-def _unsupported(config: dict[str, Any], where: str) -> list[str]:
-    """A sentence for every field that says something this family cannot do."""
-    problems: list[str] = []
-
-    def refuse(key: str, supported: str, of: dict[str, Any] = config) -> None:
-        problems.append(f"{where}: {key} is {shown(of.get(key))}, supported is {supported}")
-
-    family = config.get("model_type")
-    if not isinstance(family, str) or family not in HF_CLASS:
-        refuse("model_type", " or ".join(HF_CLASS))
-    if config.get("hidden_act", "silu") != "silu":
-        refuse("hidden_act", "'silu'")
-    if config.get("attention_bias", False):
-        refuse("attention_bias", "false (q/k/v biases are read for qwen2)")
-    if config.get("mlp_bias", False):
-        refuse("mlp_bias", "false")
-    windowed = config.get("use_sliding_window", family == "mistral")
-    window = config.get("sliding_window", 4096 if family == "mistral" else None)
-    if windowed and window is not None:
-        problems.append(f"{where}: sliding_window is {shown(window)}, supported is null")
-    kinds = config.get("layer_types") or []
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        refuse("layer_types", "full_attention in every layer")
-    if config.get("quantization_config"):
-        refuse("quantization_config", "none")
-    if config.get("pretraining_tp", 1) != 1:
-        refuse("pretraining_tp", "1")
-    for key in ("rope_parameters", "rope_scaling"):
-        if not isinstance(config.get(key), dict | None):
-            refuse(key, "an object or null")
-    rope = _rope(config)
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
-        problems.append(f"{where}: rope_type is {shown(rope_type)}, supported is 'default'")
-    for part in (config, rope):  # where transformers 4 keeps it, and 5
-        if part.get("partial_rotary_factor") not in (None, 1):
-            refuse("partial_rotary_factor", "1.0", part)
-    return problems
-
-
-def _rope(config: dict[str, Any]) -> dict[str, Any]:
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    return rope if isinstance(rope, dict) else {}
+def _scaling(rope: dict[str, Any]) -> dict[str, Any] | None:
+    kind = rope_type_of(rope)
+    if kind == "default":
+        return None
+    left_out = ("type", "rope_theta", "partial_rotary_factor")
+    given = {key: value for key, value in rope.items() if key not in left_out and value is not None}
+    return given | {"rope_type": kind}
 
 
 def _in_their_words(sentence: str, where: str) -> str:
     """A finding, its field by the name that the file uses."""
     ours, colon, rest = sentence.removeprefix(f"{where}: ").partition(": ")
+    section, dot, field = ours.partition(".")
+    if section == "rope_scaling" and dot:  # pydantic puts the chosen kind into the path
+        ours = f"{section}.{field.partition('.')[2]}"
     return f"{where}: {HF_NAMES.get(ours, ours)}{colon}{rest}"
 
 

@@ -5,11 +5,13 @@ RMSNorm, SwiGLU) and shares no code with the MindSpore model or the ONNX graph, 
 be wrong in the same way unnoticed.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from artifacts.architecture import Architecture
+from artifacts.rope import LinearScaling, Llama3Scaling, YarnScaling
 
 MASKED = float(np.finfo(np.float64).min)
 """Added to a masked score. Finite, so that a row that sees nothing is uniform, not NaN."""
@@ -37,7 +39,16 @@ def reference_logits(
     def weight(name: str) -> np.ndarray:
         return np.asarray(weights[name]).astype(np.float64)
 
+    biased = {name for name in architecture.tensor_shapes() if name.endswith(".bias")}
+
+    def linear(name: str, x: np.ndarray) -> np.ndarray:
+        y = x @ weight(name + ".weight").T
+        return y + weight(name + ".bias") if name + ".bias" in biased else y
+
     causal_TT = np.tril(np.ones((length, length), bool))
+    if architecture.sliding_window is not None:
+        age_TT = np.arange(length)[:, None] - np.arange(length)[None, :]
+        causal_TT &= age_TT < architecture.sliding_window
     visible_BTT = causal_TT[None] & mask_BT[:, None, :]
     cos_BTD, sin_BTD = _rotation(architecture, positions_BT)
 
@@ -46,7 +57,7 @@ def reference_logits(
         at = f"model.layers.{i}."
         h_BTC = _rms_norm(x_BTC, weight(at + "input_layernorm.weight"), architecture.rms_norm_eps)
         q_BTHD, k_BTHD, v_BTHD = (
-            _project(architecture, weights, at + f"self_attn.{name}_proj", h_BTC, heads)
+            linear(at + f"self_attn.{name}_proj", h_BTC).reshape(batch, length, heads, -1)
             for name, heads in (
                 ("q", architecture.heads),
                 ("k", architecture.kv_heads),
@@ -60,31 +71,16 @@ def reference_logits(
         q_BTHD = _rotate(q_BTHD, cos_BTD, sin_BTD)
         k_BTHD = _rotate(k_BTHD, cos_BTD, sin_BTD)
         a_BTC = _attend(q_BTHD, k_BTHD, v_BTHD, visible_BTT)
-        x_BTC = x_BTC + a_BTC @ weight(at + "self_attn.o_proj.weight").T
+        x_BTC = x_BTC + linear(at + "self_attn.o_proj", a_BTC)
 
         norm = weight(at + "post_attention_layernorm.weight")
         h_BTC = _rms_norm(x_BTC, norm, architecture.rms_norm_eps)
-        gate_BTF = h_BTC @ weight(at + "mlp.gate_proj.weight").T
-        up_BTF = h_BTC @ weight(at + "mlp.up_proj.weight").T
-        inner_BTF = _silu(gate_BTF) * up_BTF
-        x_BTC = x_BTC + inner_BTF @ weight(at + "mlp.down_proj.weight").T
+        inner_BTF = _silu(linear(at + "mlp.gate_proj", h_BTC)) * linear(at + "mlp.up_proj", h_BTC)
+        x_BTC = x_BTC + linear(at + "mlp.down_proj", inner_BTF)
 
     x_BTC = _rms_norm(x_BTC, weight("model.norm.weight"), architecture.rms_norm_eps)
     head = "model.embed_tokens.weight" if architecture.tied_head else "lm_head.weight"
     return x_BTC @ weight(head).T
-
-
-def _project(
-    architecture: Architecture,
-    weights: Mapping[str, np.ndarray],
-    name: str,
-    h_BTC: np.ndarray,
-    heads: int,
-) -> np.ndarray:
-    y = h_BTC @ np.asarray(weights[name + ".weight"]).astype(np.float64).T
-    if architecture.qkv_bias:
-        y = y + np.asarray(weights[name + ".bias"]).astype(np.float64)
-    return y.reshape(*h_BTC.shape[:2], heads, architecture.head_dim)
 
 
 def _rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
@@ -96,10 +92,42 @@ def _rotation(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cosine and sine, each [B, T, D]: the D/2 angles stand twice, side by side (rotate-half)."""
     dim = architecture.head_dim
-    frequency = architecture.rope_theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
-    angle = positions_BT[:, :, None].astype(np.float64) * frequency
+    found = [_frequency(architecture, i) for i in range(dim // 2)]
+    angle = positions_BT[:, :, None].astype(np.float64) * np.array(found)
     angle = np.concatenate([angle, angle], axis=-1)
-    return np.cos(angle), np.sin(angle)
+    sharpness = 1.0
+    if isinstance(architecture.rope_scaling, YarnScaling):
+        sharpness = architecture.rope_scaling.sharpness
+    return np.cos(angle) * sharpness, np.sin(angle) * sharpness
+
+
+def _frequency(architecture: Architecture, i: int) -> float:
+    """Radians that feature pair `i` turns at each position, stretched as the model says."""
+    scaling, theta, dim = architecture.rope_scaling, architecture.rope_theta, architecture.head_dim
+    plain: float = theta ** (-2 * i / dim)
+    if scaling is None:
+        return plain
+    if isinstance(scaling, LinearScaling):
+        return plain / scaling.factor
+    turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
+    if isinstance(scaling, Llama3Scaling):
+        if turns > scaling.high_freq_factor:
+            return plain
+        if turns < scaling.low_freq_factor:
+            return plain / scaling.factor
+        width = scaling.high_freq_factor - scaling.low_freq_factor
+        kept = (turns - scaling.low_freq_factor) / width
+        return (1 - kept) * plain / scaling.factor + kept * plain
+    # The pair whose wave turns n times is the solution of length * theta^(-2i/dim) = 2 pi n.
+    begin, end = (
+        dim / 2 * math.log(scaling.original_max_position_embeddings / (2 * math.pi * n), theta)
+        for n in (scaling.beta_fast, scaling.beta_slow)
+    )
+    if scaling.truncate:
+        begin, end = math.floor(begin), math.ceil(end)
+    begin, end = max(begin, 0), min(end, dim - 1)
+    stretched = min(max((i - begin) / ((end - begin) or 0.001), 0), 1)
+    return stretched * plain / scaling.factor + (1 - stretched) * plain
 
 
 def _rotate(x_BTHD: np.ndarray, cos_BTD: np.ndarray, sin_BTD: np.ndarray) -> np.ndarray:

@@ -172,7 +172,7 @@ class InferenceModel:
 
     def _causal_bias(self, length: int) -> Tensor:
         if length not in self._causal:
-            self._causal[length] = Tensor(causal_bias(length))
+            self._causal[length] = Tensor(causal_bias(length, self.architecture.sliding_window))
         return self._causal[length]
 
 

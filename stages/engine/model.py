@@ -12,6 +12,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from artifacts.architecture import Architecture
+from artifacts.rope import scaled
 from stages.engine.cells import (
     MASKED,
     Attention,
@@ -143,12 +144,12 @@ class Layer(nn.Cell):
             self.head_norm = HeadNorm(shape.heads, shape.kv_heads, dim, shape.rms_norm_eps)
         self.rotate = Rotate()
         self.attention = Attention(shape.heads, shape.kv_heads, dim)
-        self.o = Linear(q_width, hidden)
+        self.o = Linear(q_width, hidden, bias=shape.attention_bias)
         self.mlp_norm = RMSNorm(hidden, shape.rms_norm_eps)
-        self.gate = Linear(hidden, inner)
-        self.up = Linear(hidden, inner)
+        self.gate = Linear(hidden, inner, bias=shape.mlp_bias)
+        self.up = Linear(hidden, inner, bias=shape.mlp_bias)
         self.swiglu = SwiGLU()
-        self.down = Linear(inner, hidden)
+        self.down = Linear(inner, hidden, bias=shape.mlp_bias)
 
         targets = lora.targets if lora is not None else ()
         widths = {
@@ -264,21 +265,28 @@ def rotation(shape: Architecture, positions_BT: np.ndarray) -> tuple[np.ndarray,
     """
     exponent = np.arange(0, shape.head_dim, 2, dtype=np.float32) / np.float32(shape.head_dim)
     frequency = (1.0 / np.float32(shape.rope_theta) ** exponent).astype(np.float32)
+    frequency, sharpness = scaled(frequency, shape.rope_theta, shape.rope_scaling)
     angle = positions_BT.reshape(-1, 1).astype(np.float32) * frequency
     angle = np.concatenate([angle, angle], axis=1)
-    scale = np.float32(shape.head_dim**-0.25)
+    scale = np.float32(sharpness * shape.head_dim**-0.25)
     return np.cos(angle) * scale, np.sin(angle) * scale
 
 
-def causal_bias(length: int) -> np.ndarray:
-    """[1, 1, 1, T, T] float32: 0 where a key is not after its query, else a large negative."""
-    return np.triu(np.full((length, length), MASKED, np.float32), 1)[None, None, None]
+def causal_bias(length: int, window: int | None = None) -> np.ndarray:
+    """[1, 1, 1, T, T] float32: 0 where a key is not after its query, else a large negative.
+
+    With a `window`, a query sees so many keys at most, the last of them its own.
+    """
+    bias = np.triu(np.full((length, length), MASKED, np.float32), 1)
+    if window is not None and window < length:
+        bias += np.tril(np.full((length, length), MASKED, np.float32), -window)
+    return bias[None, None, None]
 
 
-def document_bias(documents_BT: np.ndarray) -> np.ndarray:
+def document_bias(documents_BT: np.ndarray, window: int | None = None) -> np.ndarray:
     """[B, 1, 1, T, T] float32: causal, and blind to tokens of another document in the same row."""
     other = documents_BT[:, :, None] != documents_BT[:, None, :]
-    bias = np.where(other, np.float32(MASKED), causal_bias(documents_BT.shape[1])[0, 0])
+    bias = np.where(other, np.float32(MASKED), causal_bias(documents_BT.shape[1], window)[0, 0])
     return bias[:, None, None].astype(np.float32)
 
 

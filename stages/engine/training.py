@@ -294,7 +294,8 @@ class Trainer:
         if batch.documents_BT is None:
             return (ids, labels, *self._unpacked(batch.ids_BT.shape))
         cos, sin = rotation(self.architecture, positions_in_documents(batch.documents_BT))
-        return ids, labels, Tensor(cos), Tensor(sin), Tensor(document_bias(batch.documents_BT))
+        bias = document_bias(batch.documents_BT, self.architecture.sliding_window)
+        return ids, labels, Tensor(cos), Tensor(sin), Tensor(bias)
 
     def _unpacked(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         rows, length = shape
@@ -304,7 +305,7 @@ class Trainer:
             self._constants[rows, length] = (
                 Tensor(cos),
                 Tensor(sin),
-                Tensor(causal_bias(length)),
+                Tensor(causal_bias(length, self.architecture.sliding_window)),
             )
         return self._constants[rows, length]
 

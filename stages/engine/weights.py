@@ -55,12 +55,13 @@ def slots(shape: Architecture) -> list[Slot]:
             for name in ("q", "k"):
                 at = f"{theirs}self_attn.{name}_norm.weight"
                 found.append(Slot(at, f"{ours}head_norm.{name}_weight"))
+        biased = shape.mlp_bias
         found += [
-            _linear(theirs + "self_attn.o_proj", ours + "o", q, hidden),
+            *_linear(theirs + "self_attn.o_proj", ours + "o", q, hidden, shape.attention_bias),
             Slot(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight"),
-            _linear(theirs + "mlp.gate_proj", ours + "gate", hidden, inner),
-            _linear(theirs + "mlp.up_proj", ours + "up", hidden, inner),
-            _linear(theirs + "mlp.down_proj", ours + "down", inner, hidden),
+            *_linear(theirs + "mlp.gate_proj", ours + "gate", hidden, inner, biased),
+            *_linear(theirs + "mlp.up_proj", ours + "up", hidden, inner, biased),
+            *_linear(theirs + "mlp.down_proj", ours + "down", inner, hidden, biased),
         ]
     found.append(Slot("model.norm.weight", "norm.weight"))
     if not shape.tied_head:
@@ -68,9 +69,10 @@ def slots(shape: Architecture) -> list[Slot]:
     return found
 
 
-def _linear(theirs: str, ours: str, width_in: int, width_out: int) -> Slot:
+def _linear(theirs: str, ours: str, width_in: int, width_out: int, bias: bool) -> list[Slot]:
     transposed = width_in <= width_out
-    return Slot(theirs + ".weight", ours + ".weight", transposed=transposed)
+    weight = Slot(theirs + ".weight", ours + ".weight", transposed=transposed)
+    return [weight, Slot(theirs + ".bias", ours + ".bias")] if bias else [weight]
 
 
 def to_engine(shape: Architecture, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ from artifacts.onnx_bundle import (
     past_names,
     present_names,
 )
+from artifacts.rope import scaled
 from stages.export.graph import BOOL, FLOAT, INT64, GraphWriter
 
 MASKED = float(np.finfo(np.float32).min)
@@ -56,7 +57,7 @@ def build_decoder(architecture: Architecture) -> GraphWriter:
             graph.input(name, FLOAT, [BATCH, kv, PAST, dim])
 
     graph.at("prepare")
-    bias_B1ST = _mask_bias(graph)
+    bias_B1ST = _mask_bias(graph, architecture.sliding_window)
     rotation = _rotation(graph, architecture)
     x_BSC = graph.add("Gather", "model.embed_tokens.weight", IDS, axis=0)
     for i in range(architecture.layers):
@@ -68,7 +69,7 @@ def build_decoder(architecture: Architecture) -> GraphWriter:
         graph.at(f"layers.{i}/mlp")
         norm = at + "post_attention_layernorm.weight"
         h_BSC = _rms_norm(graph, x_BSC, norm, architecture.rms_norm_eps)
-        x_BSC = graph.add("Add", x_BSC, _mlp(graph, at + "mlp.", h_BSC))
+        x_BSC = graph.add("Add", x_BSC, _mlp(graph, at + "mlp.", h_BSC, architecture.mlp_bias))
     graph.at("head")
     x_BSC = _rms_norm(graph, x_BSC, "model.norm.weight", architecture.rms_norm_eps)
     head_CV = transposed("lm_head.weight")
@@ -84,7 +85,7 @@ def build_decoder(architecture: Architecture) -> GraphWriter:
     return graph
 
 
-def _mask_bias(graph: GraphWriter) -> str:
+def _mask_bias(graph: GraphWriter, window: int | None) -> str:
     """[B, 1, S, T]: 0 where a query may look, MASKED elsewhere; once for all layers."""
     zero, one = graph.integer(0), graph.integer(1)
     total = graph.add("Gather", graph.add("Shape", MASK), one, axis=0)
@@ -94,6 +95,9 @@ def _mask_bias(graph: GraphWriter) -> str:
     q_S = graph.add("Range", graph.add("Sub", total, new), total, one)
     q_S1 = graph.add("Unsqueeze", q_S, graph.ints(1))
     causal_ST = graph.add("LessOrEqual", k_T, q_S1)
+    if window is not None:
+        recent_ST = graph.add("Less", graph.add("Sub", q_S1, k_T), graph.integer(window))
+        causal_ST = graph.add("And", causal_ST, recent_ST)
     keep_B11T = graph.add("Unsqueeze", graph.add("Cast", MASK, to=BOOL), graph.ints(1, 2))
     visible_B1ST = graph.add("And", causal_ST, keep_B11T)
     return graph.add("Where", visible_B1ST, graph.number(0.0), graph.number(MASKED))
@@ -103,10 +107,15 @@ def _rotation(graph: GraphWriter, architecture: Architecture) -> tuple[str, str]
     """Cosine and sine of the rotary angles, each [B, 1, S, D/2]."""
     dim = architecture.head_dim
     frequency = architecture.rope_theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    frequency, sharpness = scaled(frequency, architecture.rope_theta, architecture.rope_scaling)
     position_BS = graph.add("Cast", POSITIONS, to=FLOAT)
     position_B1S1 = graph.add("Unsqueeze", position_BS, graph.ints(1, 3))
     angle = graph.add("Mul", position_B1S1, graph.constant(frequency, np.float32))
-    return graph.add("Cos", angle), graph.add("Sin", angle)
+    cos, sin = graph.add("Cos", angle), graph.add("Sin", angle)
+    if sharpness == 1.0:
+        return cos, sin
+    factor = graph.number(sharpness)
+    return graph.add("Mul", cos, factor), graph.add("Mul", sin, factor)
 
 
 def _rms_norm(graph: GraphWriter, x: str, weight: str, eps: float) -> str:
@@ -149,16 +158,14 @@ def _attention(
     mixed_BHSD = graph.add("Reshape", mixed, single)
     mixed_BSHD = graph.add("Transpose", mixed_BHSD, perm=[0, 2, 1, 3])
     joined = graph.add("Reshape", mixed_BSHD, graph.ints(0, 0, heads * dim))
-    return graph.add("MatMul", joined, transposed(at + "o_proj.weight"))
+    return _linear(graph, joined, at + "o_proj", architecture.attention_bias)
 
 
 def _project(
     graph: GraphWriter, architecture: Architecture, name: str, h_BSC: str, heads: int
 ) -> str:
     """One of q, k, v as [B, heads, S, D], with bias or norm where the family has them."""
-    y = graph.add("MatMul", h_BSC, transposed(f"{name}_proj.weight"))
-    if architecture.qkv_bias:
-        y = graph.add("Add", y, f"{name}_proj.bias")
+    y = _linear(graph, h_BSC, f"{name}_proj", architecture.qkv_bias)
     y = graph.add("Reshape", y, graph.ints(0, 0, heads, architecture.head_dim))
     if architecture.qk_norm and not name.endswith(".v"):
         y = _rms_norm(graph, y, f"{name}_norm.weight", architecture.rms_norm_eps)
@@ -174,8 +181,13 @@ def _rotate(graph: GraphWriter, x_BHSD: str, rotation: tuple[str, str], dim: int
     return graph.add("Concat", turned_first, turned_second, axis=-1)
 
 
-def _mlp(graph: GraphWriter, at: str, h_BSC: str) -> str:
-    gate = graph.add("MatMul", h_BSC, transposed(at + "gate_proj.weight"))
-    up = graph.add("MatMul", h_BSC, transposed(at + "up_proj.weight"))
+def _mlp(graph: GraphWriter, at: str, h_BSC: str, biased: bool) -> str:
+    gate = _linear(graph, h_BSC, at + "gate_proj", biased)
+    up = _linear(graph, h_BSC, at + "up_proj", biased)
     silu = graph.add("Mul", gate, graph.add("Sigmoid", gate))
-    return graph.add("MatMul", graph.add("Mul", silu, up), transposed(at + "down_proj.weight"))
+    return _linear(graph, graph.add("Mul", silu, up), at + "down_proj", biased)
+
+
+def _linear(graph: GraphWriter, x: str, name: str, biased: bool) -> str:
+    y = graph.add("MatMul", x, transposed(name + ".weight"))
+    return graph.add("Add", y, name + ".bias") if biased else y

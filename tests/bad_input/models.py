@@ -197,8 +197,6 @@ CHECKPOINT = [
 UNSUPPORTED = {
     "model_type": ("gpt2", "model_type is 'gpt2', supported is llama or mistral or qwen2 or qwen3"),
     "hidden_act": ("gelu", "hidden_act is 'gelu', supported is 'silu'"),
-    "attention_bias": (True, "attention_bias is True, supported is false"),
-    "mlp_bias": (True, "mlp_bias is True, supported is false"),
     "layer_types": (
         ["full_attention", "sliding_attention"],
         "layer_types is ['full_attention', 'sliding_attention'], supported is full_attention",
@@ -211,8 +209,8 @@ UNSUPPORTED = {
     "partial_rotary_factor": (0.5, "partial_rotary_factor is 0.5, supported is 1.0"),
     "rope_scaling": ("yarn", "rope_scaling is 'yarn', supported is an object or null"),
     "rope_parameters": (
-        {"rope_type": "yarn", "factor": 4.0},
-        "rope_type is 'yarn', supported is 'default'",
+        {"rope_type": "longrope", "factor": 4.0},
+        "rope_type is 'longrope', supported is 'default', 'linear', 'llama3', 'yarn'",
     ),
 }
 """Field of config.json -> a value that is not supported, and what is said."""
@@ -236,9 +234,70 @@ EXPORT += [
     ),
     at(
         "export",
-        "mistral with a sliding window",
-        "sliding_window is 4096, supported is null",
-        fields("model", "config.json", {"model_type": "mistral", "sliding_window": 4096}),
+        "a field that nobody knows",
+        "embedding_multiplier is 12.0, supported is null: what it changes is not known here",
+        fields("model", "config.json", {"embedding_multiplier": 12.0}),
+    ),
+    at(
+        "export",
+        "another class than its architecture's",
+        "architectures is ['LlamaForSequenceClassification'], supported is ['LlamaForCausalLM']",
+        fields("model", "config.json", {"architectures": ["LlamaForSequenceClassification"]}),
+    ),
+    at(
+        "export",
+        "llama with a sliding window",
+        "sliding_window is 4096, supported is null for llama",
+        fields("model", "config.json", {"sliding_window": 4096}),
+    ),
+    at(
+        "export",
+        "a window in some layers only",
+        "max_window_layers is 1, supported is 0 or num_hidden_layers",
+        fields(
+            "model",
+            "config.json",
+            {
+                "model_type": "qwen2",
+                "architectures": None,
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "max_window_layers": 1,
+                "num_hidden_layers": 2,
+            },
+        ),
+    ),
+    at(
+        "export",
+        "biases that the files lack",
+        "tensor model.layers.0.self_attn.o_proj.bias is missing",
+        fields("model", "config.json", {"attention_bias": True}),
+    ),
+    at(
+        "export",
+        "stretched frequencies without their factors",
+        (
+            "config.json: rope_scaling.low_freq_factor: is required and missing",
+            "config.json: rope_scaling.original_max_position_embeddings: is required and missing",
+        ),
+        fields(
+            "model",
+            "config.json",
+            {"rope_parameters": None, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        ),
+    ),
+    at(
+        "export",
+        "two objects about the rotary embedding that differ",
+        "config.json: factor differs between rope_scaling and rope_parameters",
+        fields(
+            "model",
+            "config.json",
+            {
+                "rope_scaling": {"type": "linear", "factor": 2.0},
+                "rope_parameters": {"rope_type": "linear", "factor": 4.0},
+            },
+        ),
     ),
     at(
         "export",

@@ -7,13 +7,24 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from artifacts.architecture import Architecture
+from artifacts.rope import scaled
 from artifacts.weights import Weights, write_safetensors
+from stages.convert.reference import reference_logits
 from stages.engine.inference import InferenceModel
 
 TOLERANCE = 1e-5
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 SHAPES = {
     "llama": {"family": "llama"},
     "llama-untied": {"family": "llama", "tied_head": False},
@@ -26,6 +37,22 @@ SHAPES = {
     "qwen2-untied": {"family": "qwen2", "tied_head": False},
     "qwen3": {"family": "qwen3", "head_dim": 24},
     "qwen3-untied": {"family": "qwen3", "tied_head": False},
+    "llama-linear": {"family": "llama", "rope_scaling": {"rope_type": "linear", "factor": 2.5}},
+    "llama-llama3": {"family": "llama", "head_dim": 32, "rope_scaling": LLAMA3},
+    "llama-biases": {"family": "llama", "attention_bias": True, "mlp_bias": True},
+    "mistral-window": {"family": "mistral", "sliding_window": 7},
+    "qwen2-yarn-window": {"family": "qwen2", "sliding_window": 11, "rope_scaling": YARN},
+    "qwen3-biases-window": {"family": "qwen3", "attention_bias": True, "sliding_window": 5},
+    "qwen3-yarn": {
+        "family": "qwen3",
+        "head_dim": 32,
+        "rope_scaling": YARN | {"truncate": False, "mscale": 0.7, "mscale_all_dim": 1.2},
+    },
+    "llama-yarn": {
+        "family": "llama",
+        "head_dim": 64,
+        "rope_scaling": YARN | {"attention_factor": 1.3, "beta_fast": 16.0, "beta_slow": 2.0},
+    },
 }
 
 
@@ -84,6 +111,33 @@ def test_logits_agree(name: str, tmp_path: Path) -> None:
     theirs = peer_logits(tmp_path, ids)
     assert 0.5 < theirs.std() < 5
     assert np.abs(ours - theirs).max() <= TOLERANCE
+    # The reference of every proof, written down apart from the engine.
+    assert np.abs(reference_logits(shape, Weights(tmp_path), ids) - theirs).max() <= TOLERANCE
+    for field in ("rope_scaling", "sliding_window"):
+        if getattr(shape, field) is not None:  # and it is no accident
+            plain = shape.model_copy(update={field: None})
+            other = reference_logits(plain, Weights(tmp_path), ids)
+            assert np.abs(other - theirs).max() > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("kind", [LLAMA3, YARN, {"rope_type": "linear", "factor": 3.0}])
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+def test_frequencies_are_transformers_to_the_last_bit_or_two(kind: dict, theta: float) -> None:
+    """At position 100,000 a frequency off by 1e-6 would be a tenth of a radian."""
+    shape = make_architecture(head_dim=128, rope_theta=theta, rope_scaling=kind)
+    config = transformers.LlamaConfig(**shape.to_hf(dtype="float32", bos_id=0, eos_id=0, pad_id=0))
+    theirs, factor = ROPE_INIT_FUNCTIONS[kind["rope_type"]](config, "cpu")
+    exponent = np.arange(0, 128, 2, dtype=np.float32) / np.float32(128)
+    plain = (1.0 / np.float32(theta) ** exponent).astype(np.float32)
+    ours, sharpness = scaled(plain, theta, shape.rope_scaling)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=3e-7, atol=0)
+    assert sharpness == pytest.approx(factor, rel=1e-12)
+    if kind["rope_type"] == "linear":
+        return
+    kept = plain == ours
+    assert kept.any()
+    assert not kept.all()
 
 
 def test_logits_agree_under_left_and_right_padding(tmp_path: Path) -> None:

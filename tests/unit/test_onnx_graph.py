@@ -21,6 +21,15 @@ from stages.export.cases import sweep
 from tests.bundles import LONGEST, exact, proof, write_tiny_bundle
 from tests.tiny_models import as_artifact, tiny, write_hf
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize(("kv_heads", "tied"), [(1, True), (2, False), (4, True)])
@@ -39,6 +48,11 @@ def test_every_family_is_proved(tmp_path: Path, family, kv_heads: int, tied: boo
         {"layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 2, "hidden_size": 3},
         {"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "layers": 3},
         {"heads": 6, "kv_heads": 3, "head_dim": 10, "hidden_size": 20, "tied_head": False},
+        {"attention_bias": True, "mlp_bias": True},
+        {"family": "mistral", "sliding_window": 3},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": LLAMA3},
+        {"family": "qwen2", "sliding_window": 5, "rope_scaling": YARN},
     ],
 )
 def test_odd_shapes_are_proved(tmp_path: Path, changes: dict) -> None:
