@@ -95,11 +95,34 @@ class OnnxModel:
             )
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise BadInput(f"{directory / GRAPH}: onnxruntime refuses it: {error}") from None
+        self._adapters: dict[str, ort.LoraAdapter] = {}
 
     @property
     def eos_id(self) -> int:
         """The first end-of-sequence token."""
         return self.eos_ids[0]
+
+    def load_adapter(self, name: str, path: Path) -> None:
+        """Load an `.onnx_adapter` file, to be chosen by `name` at each run.
+
+        Raises BadInput if it is none, or if the graph has no place for one of its tensors.
+        """
+        try:
+            content = ort.AdapterFormat.read_adapter(str(path)).get_parameters()
+            adapter = ort.LoraAdapter()
+            adapter.Load(str(path))
+        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            raise BadInput(f"{path}: is no .onnx_adapter file: {error}") from None
+        places = {value.name: value.shape for value in self.session.get_overridable_initializers()}
+        for tensor, value in content.items():
+            if tensor not in places:
+                raise BadInput(f"{path}: the bundle has no place for {tensor}")
+            fits = zip(value.shape(), places[tensor], strict=False)
+            if any(isinstance(wanted, int) and found != wanted for found, wanted in fits):
+                raise BadInput(
+                    f"{path}: {tensor} is {value.shape()}, the bundle takes {places[tensor]}"
+                )
+        self._adapters[name] = adapter
 
     def logits(
         self,
@@ -122,10 +145,12 @@ class OnnxModel:
         mask_BT: np.ndarray,
         positions_BS: np.ndarray,
         past: Past | None,
+        adapter: str | None = None,
     ) -> tuple[np.ndarray, Past]:
         """One step: S new tokens after P cached ones; `mask_BT` covers all T = P + S.
 
-        Returns logits float32 [B, S, V] and the keys and values of all T tokens.
+        `adapter` names a loaded one; None is the model by itself. Returns logits float32 [B, S, V]
+        and the keys and values of all T tokens.
         """
         past = self.empty_past(len(ids_BS)) if past is None else past
         feed = {
@@ -136,7 +161,11 @@ class OnnxModel:
         for layer, pair in enumerate(past):
             feed.update(zip(past_names(layer), pair, strict=True))
         wanted = [LOGITS] + [name for i in range(self.layers) for name in present_names(i)]
-        logits, *flat = self.session.run(wanted, feed)
+        options = None
+        if adapter is not None:
+            options = ort.RunOptions()
+            options.add_active_adapter(self._adapters[adapter])
+        logits, *flat = self.session.run(wanted, feed, options)
         return logits, list(zip(flat[0::2], flat[1::2], strict=True))
 
     def empty_past(self, batch: int) -> Past:

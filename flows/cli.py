@@ -36,6 +36,24 @@ Reference = Annotated[
     str, typer.Argument(help="An artifact's directory, or 4 or more first digits of its digest.")
 ]
 
+Bundle = Annotated[
+    str, typer.Argument(help="An onnx-bundle's directory, or the first digits of its digest.")
+]
+Profile = Annotated[
+    str, typer.Option("--sampling", help="Sampling profile: default, greedy, open, or a file.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Longest answer, in tokens.", show_default="the profile's"),
+]
+Stop = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="Text at which an answer ends.")
+]
+Adapter = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A .onnx_adapter file to answer with.")
+]
+Threads = Annotated[int, typer.Option(min=0, help="Threads to compute with; 0 is all cores.")]
+
 
 @app.command()
 def run(
@@ -130,6 +148,90 @@ def up(
     from flows import up as everything
 
     everything.up(host, port, runs)
+
+
+@app.command()
+def generate(
+    bundle: Bundle,
+    prompt: Annotated[
+        str | None, typer.Argument(help="Text to go on from.", show_default="read from stdin")
+    ] = None,
+    sampling: Profile = "default",
+    max_tokens: MaxTokens = None,
+    stop: Stop = None,
+    adapter: Adapter = None,
+    threads: Threads = 0,
+    store: OneStore = Path("store"),
+) -> None:
+    """Go on from a prompt, with onnxruntime alone; the text comes as it is written."""
+    from serving.sampling import adapted, named
+    from serving.terminal import generate, load
+
+    profile = adapted(named(sampling), {"max_tokens": max_tokens, "stop": stop})
+    served, name = load(bundle, store, adapter, threads)
+    generate(served, name, sys.stdin.read() if prompt is None else prompt, profile)
+
+
+@app.command()
+def chat(
+    bundle: Bundle,
+    sampling: Profile = "default",
+    max_tokens: MaxTokens = None,
+    stop: Stop = None,
+    adapter: Adapter = None,
+    threads: Threads = 0,
+    store: OneStore = Path("store"),
+) -> None:
+    """Talk with a model that has a chat template, with onnxruntime alone."""
+    from serving.sampling import adapted, named
+    from serving.terminal import chat, load
+
+    profile = adapted(named(sampling), {"max_tokens": max_tokens, "stop": stop})
+    served, name = load(bundle, store, adapter, threads)
+    chat(served, name, profile)
+
+
+@app.command()
+def serve(
+    bundle: Bundle,
+    name: Annotated[
+        str | None, typer.Option(help="Name to ask for.", show_default="the directory's")
+    ] = None,
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option("--adapter", metavar="NAME=FILE", help="A .onnx_adapter file, asked by NAME."),
+    ] = None,
+    sampling: Profile = "default",
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Longest answer, in tokens.", show_default="what fits"),
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 1 << 20,
+    rows: Annotated[int, typer.Option(min=1, help="Answers written at once.")] = 16,
+    waiting: Annotated[int, typer.Option(min=1, help="Requests that may wait besides.")] = 128,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that answers have to end at a stop.")
+    ] = 10.0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is a free one.")] = 8000,
+    threads: Threads = 0,
+    store: OneStore = Path("store"),
+) -> None:
+    """Answer over HTTP as OpenAI's clients ask, with onnxruntime alone; Ctrl-C ends it."""
+    from serving.app import Limits
+    from serving.run import Place, serve
+    from serving.sampling import named
+
+    serve(
+        bundle,
+        store,
+        name,
+        adapters or [],
+        named(sampling),
+        Limits(max_body, max_tokens),
+        Place(host, port, rows, waiting, grace),
+        threads,
+    )
 
 
 @app.command()

@@ -42,7 +42,7 @@ def draw(
     A text ends before the end-of-sequence token or a stop text, after `sampling.max_tokens`, or
     when prompt and text fill `max_length`.
     """
-    generators = [_generator(sampling.seed, wanted) for wanted in batch]
+    generators = [generator_for(sampling.seed, wanted.prompt, wanted.repeat) for wanted in batch]
     texts = [""] * len(batch)
     open_rows = list(range(len(batch)))
     while open_rows:
@@ -82,8 +82,9 @@ def next_token(logits_V: np.ndarray, sampling: Sampling, generator: np.random.Ge
     return int(order[min(int(np.searchsorted(cumulative, point, side="right")), kept - 1)])
 
 
-def _generator(seed: int, wanted: Wanted) -> np.random.Generator:
-    text = f"{seed}/{wanted.repeat}/".encode() + wanted.prompt.astype("<i4").tobytes()
+def generator_for(seed: int, prompt: np.ndarray, repeat: int = 0) -> np.random.Generator:
+    """The random numbers of one text: the same for the same seed, prompt and repetition."""
+    text = f"{seed}/{repeat}/".encode() + prompt.astype("<i4").tobytes()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()[:16], "little"))
 
 

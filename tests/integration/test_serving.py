@@ -1,0 +1,137 @@
+"""`mindcycle serve`, `generate` and `chat` as processes."""
+
+import contextlib
+import signal
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.serving_load import MODEL, ServerProcess, greedy_alone, run_load
+from serving.bundle import Served
+from tests.bundles import write_tiny_bundle
+from tests.command import MINDCYCLE, environment, mindcycle
+from tests.tiny_models import tiny
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bundle")
+    write_tiny_bundle(directory, tiny(max_positions=256))
+    (directory / "bundle" / "chat_template.jinja").write_text(TEMPLATE)
+    return directory / "bundle"
+
+
+def test_answers_under_load_are_those_alone(bundle: Path) -> None:
+    """Short; `python -m benchmarks.serving_load` is the long form."""
+    outcome = run_load(bundle, 16, 4, 12, "--threads", "1", "--rows", "8")
+    assert outcome.wrong == []
+    assert outcome.answers >= 16
+    assert set(outcome.statuses) == {"200"}
+    assert outcome.stop_code == 0
+    assert set(outcome.cut_streams) <= {"done", "error"}
+
+
+def test_a_second_signal_cuts_the_answers(bundle: Path) -> None:
+    server = ServerProcess(bundle, "--threads", "1", "--rows", "1")
+    body = {"model": MODEL, "prompt": "hello", "stream": True, "max_tokens": 250, "temperature": 0}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: {")
+        server.process.send_signal(signal.SIGINT)
+        server.process.send_signal(signal.SIGINT)
+        last = [line for line in lines if line][-1:]
+    assert server.process.wait(20) == 0
+    assert not last or last[0] == "data: [DONE]" or '"error"' in last[0]
+
+
+def test_a_client_that_leaves_takes_its_answer_along(bundle: Path) -> None:
+    server = ServerProcess(bundle, "--threads", "1")
+    body = {"model": MODEL, "prompt": "hello", "stream": True, "max_tokens": 250, "temperature": 0}
+    try:
+        for stream in (True, False):
+            hasty = httpx.Client(base_url=server.url, timeout=httpx.Timeout(10, read=0.05))
+            with hasty, contextlib.suppress(httpx.ReadTimeout):
+                hasty.post("/v1/completions", json=body | {"stream": stream})
+        page = ""
+        for _ in range(100):
+            page = httpx.get(f"{server.url}/metrics").text
+            if "mindcycle_running 0.0" in page:
+                break
+        assert "mindcycle_running 0.0" in page
+    finally:
+        assert server.stop() == 0
+
+
+def test_generate_prints_the_greedy_text(bundle: Path) -> None:
+    served = Served(bundle, threads=1)
+    wanted = greedy_alone(served, served.encode("hello").tolist(), 20)
+    asked = ["generate", bundle, "hello", "--sampling", "greedy", "--max-tokens", 20]
+    done = mindcycle(*asked)
+    assert (done.returncode, done.stdout) == (0, wanted + "\n")
+    assert "5 tokens read in" in done.stderr
+    assert "20 written at" in done.stderr
+    stopped = mindcycle(*asked, "--stop", wanted[6:8])
+    assert stopped.stdout == wanted[: wanted.index(wanted[6:8])] + "\n"
+    piped = subprocess.run(
+        [*MINDCYCLE, *map(str, [*asked[:2], *asked[3:]])],
+        input="hello",
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+    )
+    assert piped.stdout == wanted + "\n"
+
+
+def test_chat_remembers_until_an_empty_line(bundle: Path) -> None:
+    served = Served(bundle, threads=1)
+
+    def said(prompt: str) -> str:
+        return greedy_alone(served, served.encode(prompt).tolist(), 6)
+
+    first = said("user: hi\nassistant:")
+    second = said(f"user: hi\nassistant: {first}\nuser: so?\nassistant:")
+    done = subprocess.run(
+        [*MINDCYCLE, "chat", str(bundle), "--sampling", "greedy", "--max-tokens", "6"],
+        input="hi\nso?\n\nhi\n",
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+    )
+    assert done.stdout == f"> {first}\n> {second}\n> > {first}\n> "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["generate", "nowhere", "x"], "nowhere: is neither an artifact's directory"),
+        (["generate", "BUNDLE", "x", "--sampling", "odd"], "sampling: is 'odd'; no such profile"),
+        (["generate", "BUNDLE", ""], "prompt: has no token"),
+        (["generate", "BUNDLE", "x" * 300], "prompt: has 300 tokens"),
+        (["generate", "BUNDLE", "x", "--adapter", "none"], "none: is no .onnx_adapter file"),
+        (["serve", "BUNDLE", "--adapter", "none"], "--adapter: is 'none'; NAME=FILE would be"),
+        (["serve", "BUNDLE", "--adapter", "a=x", "--adapter", "a=y"], "names a twice"),
+        (["serve", "BUNDLE", "--adapter", "m=x", "--name", "m"], "m is the model's own name"),
+        (["serve", "BUNDLE", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:8000"),
+    ],
+)
+def test_wrong_commands(bundle: Path, arguments: list[str], says: str) -> None:
+    done = mindcycle(*(str(bundle) if each == "BUNDLE" else each for each in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_said(bundle: Path) -> None:
+    server = ServerProcess(bundle, "--threads", "1")
+    try:
+        done = mindcycle("serve", bundle, "--port", server.url.rpartition(":")[2])
+        assert done.returncode == 2
+        assert "Address already in use" in done.stderr
+    finally:
+        server.stop()
