@@ -17,7 +17,7 @@ from artifacts.fields import DType
 from artifacts.json_files import read_object, write_object
 from artifacts.tokenizer_files import TokenizerFiles
 from artifacts.validation import shown
-from artifacts.weights import Weights, write_model
+from artifacts.weights import Weights, pieces, plain_cast, write_model
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -93,7 +93,11 @@ class ModelWeights(Mapping[str, np.ndarray]):
 
     def stored(self, name: str) -> np.dtype[Any]:
         """The element type in which a tensor is stored."""
-        return self._weights.raw(name).dtype
+        return self._weights.dtype(name)
+
+    def files(self) -> list[Path]:
+        """The weight files."""
+        return self._weights.files()
 
 
 def read_model(directory: Path) -> HFModel:
@@ -108,6 +112,11 @@ def read_model(directory: Path) -> HFModel:
     if "auto_map" in config:
         notes.append(f"{directory / CONFIG}: auto_map is ignored; code of a model is never run")
     notes += [f"{path}: is ignored; code of a model is never run" for path in _code(directory)]
+    if config.get("attention_dropout"):
+        dropout = shown(config["attention_dropout"])
+        notes.append(
+            f"{directory / CONFIG}: attention_dropout is {dropout}; training here has none"
+        )
     try:
         architecture = Architecture.from_hf(config, str(directory / CONFIG))
     except BadInput as error:
@@ -128,10 +137,10 @@ def read_model(directory: Path) -> HFModel:
             f"{directory}: {CONFIG} says tie_word_embeddings, but {HEAD} differs from {EMBEDDING}; "
             "set tie_word_embeddings to false or leave the head out"
         )
-    odd = [name for name in names if weights.raw(name).dtype not in _floats()]
+    odd = [name for name in names if weights.dtype(name) not in _floats()]
     if odd:
         raise BadInput(
-            f"{directory}: tensor {odd[0]} is stored as {weights.raw(odd[0]).dtype}; "
+            f"{directory}: tensor {odd[0]} is stored as {weights.dtype(odd[0])}; "
             "floating point would be right"
         )
     return HFModel(directory, architecture, config, ModelWeights(weights, names), notes)
@@ -156,6 +165,15 @@ def write_configs(
     )
 
 
+def generation_config(model: HFModel) -> dict[str, Any] | None:
+    """What the model says of its generation, if it says anything beside what we write ourselves."""
+    path = model.directory / GENERATION
+    if not path.is_file():
+        return None
+    found = read_object(path)
+    return {key: value for key, value in found.items() if key != "auto_map"}
+
+
 def copy_configs(model: HFModel, directory: Path) -> None:
     """Carry a model's two config files over, without any reference to remote code."""
     for name in (CONFIG, GENERATION):
@@ -169,32 +187,52 @@ def write_weights(
     directory: Path,
     architecture: Architecture,
     read: Callable[[str], np.ndarray],
-    dtype: DType,
+    dtype: DType | Mapping[str, np.dtype[Any]],
     max_shard_bytes: int,
     where: str = "the model",
 ) -> None:
-    """Write every tensor of the architecture, cast to `dtype`, one at a time.
+    """Write every tensor of the architecture, cast to `dtype` (one for all, or one by name).
 
-    `read(name)` gives a tensor in the architecture's shape; `where` says whose they are. Raises
-    BadInput naming a tensor with a value that is not finite, or is no longer once cast.
+    `read(name)` gives a tensor in the architecture's shape, of any float type, mapped or in memory;
+    `where` says whose they are. Raises BadInput naming a tensor with a value that is not finite, or
+    is no longer once cast.
     """
 
-    def cast(name: str) -> np.ndarray:
-        source = np.asarray(read(name))
+    def cast(name: str, piece: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
         with np.errstate(over="ignore"):
-            result = source.astype(NUMPY[dtype], copy=False)
-        if not np.isfinite(source).all():
+            result = plain_cast(name, piece, wanted)
+        if all_finite(result):
+            return result
+        if not np.isfinite(piece.astype(np.float32)).all():
             raise BadInput(f"{where}: tensor {name} has values that are not finite numbers")
-        if not np.isfinite(result).all():
-            largest = float(np.max(np.abs(source)))
-            raise BadInput(
-                f"dtype: is '{dtype}'; tensor {name} reaches {largest:.3g}, which only bf16 and "
-                "fp32 can hold"
-            )
-        return result
+        largest = float(np.max(np.abs(piece.astype(np.float32))))
+        raise BadInput(
+            f"dtype: is '{dtype}'; tensor {name} reaches {largest:.3g}, which only bf16 and "
+            "fp32 can hold"
+        )
 
     shapes = architecture.tensor_shapes()
-    write_model(directory, list(shapes.items()), cast, NUMPY[dtype], max_shard_bytes)
+    kinds = dtype if isinstance(dtype, Mapping) else NUMPY[dtype]
+    write_model(directory, list(shapes.items()), read, kinds, max_shard_bytes, cast)
+
+
+def all_finite(piece: np.ndarray) -> bool:
+    """Whether no value is infinite or NaN."""
+    exponent = {NUMPY["bf16"]: 0x7F80, NUMPY["fp16"]: 0x7C00}.get(piece.dtype)
+    if exponent is None:
+        return bool(np.isfinite(piece).all())
+    # On the bits: five times as fast as numpy's own test of half-precision numbers.
+    return not ((piece.view(np.uint16) & np.uint16(exponent)) == exponent).any()
+
+
+def differing(one: np.ndarray, other: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether `one`, cast to `dtype`, has other bits than `other`; read piece by piece."""
+    if other.dtype != dtype or one.shape != other.shape:
+        return True
+    return any(
+        not np.array_equal(plain_cast("", left, dtype).view(np.uint8), right.view(np.uint8))
+        for left, right in zip(pieces(one), pieces(other), strict=True)
+    )
 
 
 def tokenizer_problems(model: HFModel, tokenizer: TokenizerFiles) -> list[str]:
@@ -237,4 +275,5 @@ def _code(directory: Path) -> list[Path]:
 
 
 def _equal(weights: Weights, one: str, other: str) -> bool:
-    return np.array_equal(weights.raw(one), weights.raw(other))
+    left, right = weights.raw(one), weights.raw(other)
+    return not differing(left, right, right.dtype)

@@ -16,6 +16,9 @@ TOKENIZER, CONFIG, SPECIAL = (
     "special_tokens_map.json",
 )
 OPTIONAL = ("chat_template.jinja",)
+SENTENCEPIECE, ADDED = "tokenizer.model", "added_tokens.json"
+KNOWN_FILES = (TOKENIZER, CONFIG, SPECIAL, *OPTIONAL, SENTENCEPIECE, ADDED)
+"""All files beside a model that have a say in its tokens."""
 PROBE = "A text, 一段文字, é\n\0"
 """What any tokenizer must be able to read, by unknown tokens if need be."""
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -31,6 +34,8 @@ class TokenizerFiles:
     config: dict[str, Any]
     special: dict[str, int]
     """Token id by role (`eos_token`, ...), for the roles that are set."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was changed on the way, for the user to read."""
 
     def problems_with(self, vocab_size: int, ids: dict[str, int | None]) -> list[str]:
         """Sentences for everything in which a model and this tokenizer disagree.

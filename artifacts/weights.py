@@ -2,7 +2,7 @@
 
 import json
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,20 @@ DTYPES: dict[str, np.dtype[Any]] = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MAX_HEADER = 100_000_000
 """Bytes; the limit that the safetensors format itself sets."""
+
+
+PIECE = 1 << 19
+"""Numbers handled at once: small enough for the processor's cache, large enough for the disk."""
+
+Cast = Callable[[str, np.ndarray, np.dtype[Any]], np.ndarray]
+"""(name of the tensor, a flat piece of it, wanted type) -> the piece in that type."""
+
+
+def plain_cast(name: str, piece: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """By way of float32, in which all arithmetic is; unchanged if it is of the type already."""
+    if piece.dtype == dtype:
+        return piece
+    return piece.astype(np.float32, copy=False).astype(dtype, copy=False)
 
 
 class SafetensorsFile:
@@ -124,6 +138,14 @@ class Weights(Mapping[str, np.ndarray]):
         """Shape of one tensor, without reading it."""
         return self._home[name].shape(name)
 
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Element type of one tensor, without reading it."""
+        return self._home[name].dtype(name)
+
+    def files(self) -> list[Path]:
+        """The weight files."""
+        return sorted({file.path for file in self._home.values()})
+
     def check(self, expected: Mapping[str, tuple[int, ...]]) -> None:
         """Raise BadInput naming every tensor that is missing, extra or misshapen."""
         problems = [
@@ -179,15 +201,25 @@ def _locate(directory: Path) -> dict[str, SafetensorsFile]:
     return {name: files[shard] for name, shard in held.items()}
 
 
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """A contiguous array in flat pieces of at most PIECE numbers, as views."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for begin in range(0, flat.size, PIECE):
+        yield flat[begin : begin + PIECE]
+
+
 def write_safetensors(
     path: Path,
     tensors: Iterable[tuple[str, tuple[int, ...], np.dtype[Any]]],
     data: Iterable[np.ndarray],
     metadata: Mapping[str, str],
+    cast: Cast | None = None,
 ) -> None:
     """Write one safetensors file: the header from `tensors`, then `data` in the same order.
 
-    Only one tensor is held in memory at a time. Raises ValueError if a tensor is not as announced.
+    Only one tensor is held in memory at a time, or a piece of it where `data` gives mapped files.
+    `cast(name, piece, dtype)` makes the pieces what they are announced as. Raises ValueError if a
+    tensor is not as announced.
     """
     tensors = list(tensors)
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -205,31 +237,36 @@ def write_safetensors(
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for (name, shape, dtype), array in zip(tensors, data, strict=True):
-            if array.shape != tuple(shape) or array.dtype != dtype:
+            if array.shape != tuple(shape) or (cast is None and array.dtype != dtype):
                 raise ValueError(f"{name}: {array.dtype}{array.shape} is not {dtype}{shape}")
-            file.write(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+            for piece in pieces(array):
+                piece = piece if cast is None else cast(name, piece, dtype)
+                file.write(piece.view(np.uint8).data)
 
 
 def write_model(
     directory: Path,
     tensors: Iterable[tuple[str, tuple[int, ...]]],
-    read: Any,
-    dtype: np.dtype[Any],
+    read: Callable[[str], np.ndarray],
+    dtype: np.dtype[Any] | Mapping[str, np.dtype[Any]],
     max_shard_bytes: int,
+    cast: Cast = plain_cast,
 ) -> None:
     """Write a model's tensors as `model.safetensors`, or as shards with an index if larger.
 
-    `read(name)` gives one tensor; it is cast to `dtype`. A shard exceeds `max_shard_bytes` only if
-    one tensor does. Shard names follow Hugging Face (`model-00001-of-00003.safetensors`).
+    `read(name)` gives one tensor; it is cast to `dtype`, one for all or one by name. A shard
+    exceeds `max_shard_bytes` only if one tensor does. Shard names follow Hugging Face
+    (`model-00001-of-00003.safetensors`).
     """
     shards: list[list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = [[]]
     filled, total = 0, 0
     for name, shape in tensors:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        kind = dtype[name] if isinstance(dtype, Mapping) else dtype
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         if shards[-1] and filled + size > max_shard_bytes:
             shards.append([])
             filled = 0
-        shards[-1].append((name, tuple(shape), dtype))
+        shards[-1].append((name, tuple(shape), kind))
         filled, total = filled + size, total + size
     names = (
         [SINGLE]
@@ -240,8 +277,9 @@ def write_model(
         write_safetensors(
             directory / file_name,
             entries,
-            (np.asarray(read(entry[0])).astype(dtype, copy=False) for entry in entries),
+            (read(entry[0]) for entry in entries),
             {"format": "pt"},
+            cast,
         )
     if len(shards) > 1:
         index = {

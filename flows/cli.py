@@ -90,6 +90,26 @@ def stage(
     run_work(name, config, overrides or [], store, inputs or [], no_prefect, verbose)
 
 
+@app.command(name="import")
+def import_(
+    directory: Annotated[
+        Path, typer.Argument(help="A Hugging Face model, or an adapter that peft wrote.")
+    ],
+    base: Annotated[
+        str | None,
+        typer.Option(help="For an adapter: the model of the store that it belongs to."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Though the adapter says that it is another's.")
+    ] = False,
+    store: OneStore = Path("store"),
+) -> None:
+    """Take over a model, as a checkpoint to train from, or an adapter."""
+    from flows.importing import import_directory
+
+    import_directory(directory, store, base, force)
+
+
 @app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
     """Check a config and the files it names; run nothing."""

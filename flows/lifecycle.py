@@ -111,6 +111,8 @@ def _without_world(config: RunConfig) -> Iterator[str]:
 
 def _too_long(config: RunConfig) -> Iterator[str]:
     model = config.pretrain.model
+    if model == "initial":
+        return  # what it can do is known when it is given
     positions = model.max_positions or config.pretrain.batch.sequence_length
     right = f"the model will have {positions} positions (pretrain.model.max_positions)"
     if config.finetune.max_length > positions:

@@ -190,7 +190,7 @@ SPEC = StageSpec(
     makes="adapter",
     config=FinetuneConfig,
     inputs={
-        "model": Input(("hf-model",)),
+        "model": Input(("hf-model", "checkpoint")),
         "corpus": Input(("corpus",), required=False),
     },
     code_version=1,

@@ -16,6 +16,6 @@ SPEC = StageSpec(
     name="merge",
     makes="hf-model",
     config=MergeConfig,
-    inputs={"model": Input(("hf-model",)), "adapter": Input(("adapter",))},
+    inputs={"model": Input(("hf-model", "checkpoint")), "adapter": Input(("adapter",))},
     code_version=1,
 )

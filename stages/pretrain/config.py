@@ -1,8 +1,8 @@
 """What the pretrain stage can be told: the model, the batch, the optimiser, when it saves."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from artifacts.architecture import Architecture, Family
 from artifacts.validation import sentences
@@ -139,11 +139,20 @@ class ValidationConfig(Section):
     fewer if it holds fewer. Default 8."""
 
 
-class PretrainConfig(StageConfig):
-    """Pretraining from random weights."""
+def _which_model(value: Any) -> str:
+    return "function-initial" if isinstance(value, str) else "function-model"
 
-    model: ModelConfig
-    """The decoder's shape."""
+
+class PretrainConfig(StageConfig):
+    """Pretraining from random weights, or from those of a checkpoint."""
+
+    model: Annotated[
+        Annotated[Literal["initial"], Tag("function-initial")]
+        | Annotated[ModelConfig, Tag("function-model")],
+        Discriminator(_which_model),
+    ]
+    """The decoder's shape; or `initial`: the shape and the weights of the checkpoint that is given
+    as input of that name, whose optimiser starts anew."""
     batch: BatchConfig
     """One optimiser step's data."""
     steps: int = Field(gt=0)
@@ -184,7 +193,7 @@ class PretrainConfig(StageConfig):
                 f"per_device_size {size} = {processes * size}; "
                 f"{_multiples(total, processes * size)} would be"
             )
-        longest = self.model.max_positions
+        longest = self.model.max_positions if isinstance(self.model, ModelConfig) else None
         if longest is not None and longest < self.batch.sequence_length:
             raise ValueError(
                 f"model.max_positions {longest} is less than batch.sequence_length "
@@ -216,7 +225,10 @@ SPEC = StageSpec(
     name="pretrain",
     makes="checkpoint",
     config=PretrainConfig,
-    inputs={"corpus": Input(("corpus",))},
+    inputs={
+        "corpus": Input(("corpus",)),
+        "initial": Input(("checkpoint", "hf-model"), required=False),
+    },
     code_version=1,
     resumes=True,
 )

@@ -12,7 +12,12 @@ from artifacts.weights import SINGLE
 from artifacts.writing import write_file_atomically
 from stages.pretrain.rolling import OPTIMIZER, STATE, Rolling, State
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 TRAINER_STATE = "trainer_state.json"
 
 
@@ -25,8 +30,13 @@ def write_artifact(
     *,
     validation_loss: float | None,
     steps: int,
+    tokenizer: Path | None = None,
 ) -> None:
-    """Leave in `work` what a finished checkpoint holds, and nothing else."""
+    """Leave in `work` what a finished checkpoint holds, and nothing else.
+
+    The tokenizer's files are the corpus's, unless they lie with the model that was started from.
+    """
+    tokenizer = tokenizer or corpus.directory
     last, _ = rolling.latest()
     assert last is not None
     assert last.state.step == state.step == steps
@@ -35,8 +45,8 @@ def write_artifact(
     )
     _write_json(work / "config.json", config)
     for name in TOKENIZER_FILES:
-        if (corpus.directory / name).is_file():
-            shutil.copyfile(corpus.directory / name, work / name)
+        if (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, work / name)
     shutil.copyfile(last.directory / SINGLE, work / SINGLE)
     # The weights are model.safetensors above; what only training needs stands apart.
     training = work / "training"

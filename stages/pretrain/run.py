@@ -8,6 +8,8 @@ from typing import Any
 
 from artifacts.corpus import TokenCorpus
 from artifacts.errors import BadInput
+from artifacts.hf_model import read_model
+from artifacts.tokenizer_files import PROBE, TOKENIZER, load_tokenizer
 from stages.engine import parallel
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.finish import is_finished, read_headline
@@ -18,7 +20,9 @@ from stages.spec import Job
 def run(job: Job) -> dict[str, Any]:
     """Fill `job.work` with the checkpoint artifact; returns its headline figures."""
     config: PretrainConfig = job.config
-    _check_corpus(TokenCorpus(job.inputs["corpus"]), config)
+    corpus = TokenCorpus(job.inputs["corpus"])
+    _check_corpus(corpus, config)
+    _check_initial(corpus, config, job.inputs.get("initial"))
     if not is_finished(job.work):
         _train(job, config)
     shutil.rmtree(job.work / CHECKPOINTS, ignore_errors=True)
@@ -37,7 +41,7 @@ def _train(job: Job, config: PretrainConfig) -> None:
     if config.parallel.data == 1:
         from stages.pretrain.train import train  # brings MindSpore, which a launcher does not need
 
-        train(config, corpus, job.work, latest, parallel.Group())
+        train(config, corpus, job.work, latest, parallel.Group(), job.inputs.get("initial"))
     else:
         _launch(job, config, latest.state.step if latest else 0)
 
@@ -53,6 +57,38 @@ def _check_corpus(corpus: TokenCorpus, config: PretrainConfig) -> None:
         )
 
 
+def _check_initial(corpus: TokenCorpus, config: PretrainConfig, initial: Path | None) -> None:
+    """Raise BadInput unless the config and the input agree, and model and corpus on every token."""
+    if (config.model == "initial") != (initial is not None):
+        if initial is None:
+            raise BadInput("inputs.initial: is missing; pretrain.model is 'initial'")
+        raise BadInput(
+            "pretrain.model: states a shape, and a checkpoint to start from is given; "
+            "'initial' takes the checkpoint's"
+        )
+    if initial is None:
+        return
+    shape, length = read_model(initial).architecture, config.batch.sequence_length
+    problems = []
+    if length > shape.max_positions:
+        problems.append(
+            f"pretrain.batch.sequence_length: is {length}; the model has {shape.max_positions} "
+            "positions"
+        )
+    theirs, ours = (load_tokenizer(each / TOKENIZER) for each in (corpus.directory, initial))
+    if theirs.get_vocab() != ours.get_vocab() or theirs.encode(PROBE).ids != ours.encode(PROBE).ids:
+        problems.append(
+            f"corpus.tokenizer: is another than the model's; file: {initial / TOKENIZER} "
+            "would be right"
+        )
+    if corpus.vocab_size > shape.vocab_size:
+        problems.append(
+            f"{initial}: has {shape.vocab_size} rows, the corpus's tokens need {corpus.vocab_size}"
+        )
+    if problems:
+        raise BadInput(*problems)
+
+
 def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
     text = json.dumps(
         {
@@ -60,6 +96,7 @@ def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
             "corpus": str(job.inputs["corpus"]),
             "work": str(job.work),
             "resume_from": resume_from,
+            "initial": str(job.inputs["initial"]) if "initial" in job.inputs else None,
         }
     )
     scratch: Path = job.work / ".ranks"

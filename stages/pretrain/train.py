@@ -16,6 +16,7 @@ from typing import Any
 from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.errors import StageFailed
+from artifacts.hf_model import HFModel, read_model
 from stages.engine import weights
 from stages.engine.initial import initial_tensors
 from stages.engine.model import Decoder
@@ -40,10 +41,16 @@ def train(
     work: Path,
     resume_from: Checkpoint | None,
     group: Group,
+    initial: Path | None = None,
 ) -> None:
-    """Train to the last step and leave the artifact in `work`."""
+    """Train to the last step and leave the artifact in `work`.
+
+    `initial` is the model directory to start from, if the config says so.
+    """
     runtime.start(config.device, config.seed)
-    run = Run(config, TokenCorpus(corpus_directory), work, resume_from, group)
+    corpus = TokenCorpus(corpus_directory)
+    start = None if initial is None else read_model(initial)
+    run = Run(config, corpus, work, resume_from, group, start)
     if group.rank > 0:  # signals are rank 0's business; the others end when it has written
         run.to_the_end(StopRequest(), contextlib.nullcontext)
         return
@@ -62,9 +69,11 @@ class Run:
         work: Path,
         resume_from: Checkpoint | None,
         group: Group,
+        initial: HFModel | None = None,
     ):
         self.config, self.corpus, self.work, self.group = config, corpus, work, group
-        self.shape = config.model.architecture(corpus.vocab_size, config.batch.sequence_length)
+        self.initial = initial
+        self.shape = _shape(config, corpus, initial)
         self.windows = Windows(corpus.split("train"), config.batch.sequence_length, config.seed)
         self.held_out = validation_batches(
             corpus.split("validation"),
@@ -74,7 +83,7 @@ class Run:
             rank=group.rank,
             processes=group.size,
         )
-        self.decoder, self.trainer = _make_trainer(config, self.shape, resume_from, group)
+        self.decoder, self.trainer = _make_trainer(config, self.shape, resume_from, group, initial)
         self.state = resume_from.state if resume_from else _start(config)
         self.rolling = Rolling(work / CHECKPOINTS, config.checkpoint.keep)
         self.writes = group.rank == 0
@@ -210,14 +219,29 @@ class Run:
             self.state,
             validation_loss=self.validation_loss,
             steps=self.config.steps,
+            tokenizer=None if self.initial is None else self.initial.directory,
         )
 
 
+def _shape(config: PretrainConfig, corpus: TokenCorpus, initial: HFModel | None) -> Architecture:
+    if config.model == "initial":
+        assert initial is not None, "looked at before"
+        return initial.architecture
+    return config.model.architecture(corpus.vocab_size, config.batch.sequence_length)
+
+
 def _make_trainer(
-    config: PretrainConfig, shape: Architecture, resume_from: Checkpoint | None, group: Group
+    config: PretrainConfig,
+    shape: Architecture,
+    resume_from: Checkpoint | None,
+    group: Group,
+    initial: HFModel | None,
 ) -> tuple[Decoder, Trainer]:
     decoder = Decoder(shape)
-    if resume_from is None:
+    if resume_from is None and initial is not None:
+        weights.load(decoder, shape, initial.weights)
+    elif resume_from is None:
+        assert config.model != "initial"
         drawn = initial_tensors(
             shape,
             config.seed,
@@ -256,9 +280,10 @@ def _start(config: PretrainConfig) -> State:
 
 def _not_finite(config: PretrainConfig, step: int) -> str:
     rate, warmup = config.optimizer.learning_rate, config.schedule.warmup_steps
+    std = "" if config.model == "initial" else f" than {config.model.init_std}"
+    smaller = ", or a smaller model.init_std" + std if std else ""
     return (
         f"pretrain: loss or gradient was not finite in {config.max_nonfinite_steps} steps in a "
         f"row, up to step {step}; try optimizer.learning_rate {rate / 3:.1e} instead of "
-        f"{rate:.1e}, schedule.warmup_steps {max(2 * warmup, 100)} instead of {warmup}, "
-        f"or a smaller model.init_std than {config.model.init_std}"
+        f"{rate:.1e}, schedule.warmup_steps {max(2 * warmup, 100)} instead of {warmup}{smaller}"
     )

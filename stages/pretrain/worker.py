@@ -1,6 +1,6 @@
 """One rank of a parallel run; started by `stages.pretrain.run`, not by people.
 
-`python -m stages.pretrain.worker JOB`, JOB being JSON: config, corpus, work, resume_from.
+`python -m stages.pretrain.worker JOB`, JOB being JSON: config, corpus, work, resume_from, initial.
 """
 
 # First: it sets what MindSpore reads when it is imported.
@@ -33,7 +33,8 @@ def work(text: str) -> int:
         found = latest.state.step if latest else 0
         if found != job["resume_from"]:
             raise RuntimeError(f"found a checkpoint at step {found}, not {job['resume_from']}")
-        train(config, Path(job["corpus"]), directory, latest, group)
+        initial = Path(job["initial"]) if job["initial"] else None
+        train(config, Path(job["corpus"]), directory, latest, group, initial)
     except Stopped as stop:
         return 128 + stop.signal_number
     except MindCycleError as error:

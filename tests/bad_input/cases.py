@@ -1,6 +1,6 @@
 """The whole table."""
 
-from tests.bad_input import command_line, models, requests, scoring, training
+from tests.bad_input import command_line, interchange, models, requests, scoring, training
 from tests.bad_input.case import Case
 
 CASES: list[Case] = [
@@ -8,6 +8,7 @@ CASES: list[Case] = [
     *requests.CASES,
     *training.CASES,
     *models.CASES,
+    *interchange.CASES,
     *scoring.CASES,
 ]
 

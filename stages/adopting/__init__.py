@@ -1,0 +1,1 @@
+"""A LoRA adapter from elsewhere becomes an adapter of the store, bound to its base."""

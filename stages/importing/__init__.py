@@ -1,0 +1,1 @@
+"""A Hugging Face directory from elsewhere becomes a checkpoint of the store."""
