@@ -176,6 +176,11 @@ class Layer(nn.Cell):
     def construct(
         self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor, bias: Tensor
     ) -> Tensor:
+        qk, v = self.project(x, cos, sin, half_turn_EE)
+        return self.finish(x, self.attention(qk, v, bias)[0])
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor) -> Any:
+        """Rotated queries and keys [N, (H+K)*E] and values [N, K*E]: what attention takes."""
         y = self.attention_norm(x)
         qkv = self.qkv(y)
         if self.adapts_qkv:
@@ -183,8 +188,10 @@ class Layer(nn.Cell):
         qk, v = self.split_heads(qkv)
         if self.has_head_norm:
             qk = self.head_norm(qk)
-        qk = self.rotate(qk, cos, sin, half_turn_EE)
-        y = self.attention(qk, v, bias)[0]
+        return self.rotate(qk, cos, sin, half_turn_EE), v
+
+    def finish(self, x: Tensor, y: Tensor) -> Tensor:
+        """The stream after the layer, from the stream `x` and what attention gave, [N, H*E]."""
         z = self.o(y)
         if self.adapts_o:
             z = z + self.o_proj(y)
