@@ -90,38 +90,54 @@ class NumpyBackend:
         self.passes: list[tuple[int, int]] = []
         """Shape of every forward pass."""
 
-    def logits(self, ids_BT: np.ndarray) -> np.ndarray:
+    def logits(self, ids_BT: np.ndarray, prefix: Any = None) -> np.ndarray:
         if self._fail_after == len(self.passes):
             raise KeyboardInterrupt
-        assert ids_BT.shape[1] <= self.max_positions, "longer than the model"
+        read, state = prefix or (0, np.zeros(8))
+        assert read + ids_BT.shape[1] <= self.max_positions, "longer than the model"
         self.passes.append((ids_BT.shape[0], ids_BT.shape[1]))
-        state, found = np.zeros((len(ids_BT), 8)), []
+        state, found = np.tile(state, (len(ids_BT), 1)), []
         for t in range(ids_BT.shape[1]):
             state = 0.7 * state + self._embed[ids_BT[:, t]]
             found.append(state @ self._head)
+        self._state = state
         return np.stack(found, axis=1)
 
-    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        logits = self.logits(ids_BT[:, :-1])
+    def read(self, ids_P: np.ndarray) -> Any:
+        self.logits(ids_P[None])
+        return len(ids_P), self._state[0]
+
+    def follow(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        logits = self.logits(ids_BT[:, :-1], prefix)
         following = ids_BT[:, 1:, None]
         logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         picked = np.take_along_axis(logprobs, following, 2)[..., 0].astype(np.float32)
         return picked, logits.argmax(-1) == following[..., 0]
 
-    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
-        return self.logits(ids_BT)[np.arange(len(ids_BT)), lengths_B - 1].astype(np.float32)
+    def next_logits(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Any = None
+    ) -> np.ndarray:
+        found = self.logits(ids_BT, prefix)[np.arange(len(ids_BT)), lengths_B - 1]
+        return found.astype(np.float32)
 
 
 def write_tokenizer(directory: Path, vocab_size: int = 400, **config: Any) -> int:
+    """A small tokenizer for the questions written here. Returns its size."""
+    text = "Question: Number of what? Answer: A B C D one two three four 答案： 问题：" * 50
+    text += "\nA. one\nB. two\nC. three\nD. four\nAnswer: A\n" * 50
+    return write_bpe(directory, [text], vocab_size, **config)
+
+
+def write_bpe(directory: Path, texts: Sequence[str], vocab_size: int, **config: Any) -> int:
     """A byte-level BPE in which " A" and "A" are different single tokens. Returns its size."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    text = "Question: Number of what? Answer: A B C D one two three four 答案： 问题：" * 50
-    text += "\nA. one\nB. two\nC. three\nD. four\nAnswer: A\n" * 50
     tokenizer.train_from_iterator(
-        [text],
+        texts,
         trainers.BpeTrainer(
             vocab_size=vocab_size,
             special_tokens=list(SPECIAL),

@@ -3,6 +3,7 @@
 Batches are padded up to a few shapes, since MindSpore compiles a graph for each.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from artifacts.errors import BadInput
 from artifacts.weights import Weights
 from stages.engine import runtime, weights
 from stages.engine.model import MASKED, Decoder, Lora, causal_bias, rotation
+from stages.engine.prefix import NextAfterPrefix, ReadPrefix, ScoreAfterPrefix, bias_after
 
 ROW_BUCKETS = (1, 4, 16, 64)
 LENGTH_STEP = 32
@@ -58,6 +60,15 @@ class _Score(_Masked):
         return ops.reshape(picked, ids_BT.shape), ops.reshape(greedy, ids_BT.shape)
 
 
+@dataclass(frozen=True)
+class Prefix:
+    """A prefix that has been read: what its layers remember of it."""
+
+    length: int
+    """Tokens."""
+    past: tuple[Tensor, ...]
+
+
 class InferenceModel:
     """A decoder with fixed weights. Use `load`."""
 
@@ -73,6 +84,8 @@ class InferenceModel:
             weights.load_adapter(decoder, architecture, adapter[0].targets, adapter[1])
         decoder.set_train(False)
         self._logits, self._score = _Logits(decoder), _Score(decoder)
+        self._read = ReadPrefix(decoder)
+        self._next_after, self._score_after = NextAfterPrefix(decoder), ScoreAfterPrefix(decoder)
         self._causal: dict[int, Tensor] = {}
 
     @classmethod
@@ -156,6 +169,53 @@ class InferenceModel:
         logprobs[beyond] = 0.0
         greedy[beyond] = False
         return logprobs, greedy
+
+    def read(self, ids_P: np.ndarray) -> Prefix:
+        """Read a prefix once for all the rows that begin with it.
+
+        Raises BadInput for an id outside the vocabulary.
+        """
+        ids_1P = self._checked(ids_P)[None]
+        length = ids_1P.shape[1]
+        rotations = self._rotation(np.arange(length)[None])
+        past = self._read(Tensor(ids_1P), *rotations, Tensor(causal_bias(length)))
+        return Prefix(length, tuple(past))
+
+    def next_after(self, prefix: Prefix, ids_BS: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+        """Logits float32 [B, V] of the token after each row that follows the prefix.
+
+        Rows are padded on the right; `lengths_B` says how many tokens count, 1 at least.
+        """
+        rows, new = ids_BS.shape
+        last_B = np.arange(rows) * new + np.asarray(lengths_B) - 1
+        found = self._next_after(
+            Tensor(self._checked(ids_BS)),
+            Tensor(last_B.astype(np.int32)),
+            *self._after(prefix, rows, new),
+        )
+        return np.asarray(found.asnumpy())
+
+    def score_after(
+        self, prefix: Prefix, ids_BT: np.ndarray, lengths_B: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `score`, of rows that follow the prefix."""
+        ids_BT = self._checked(ids_BT)
+        rows, new = ids_BT.shape[0], ids_BT.shape[1] - 1
+        # A slice is not contiguous, and MindSpore wants its own copy.
+        inputs, following = (np.ascontiguousarray(x) for x in (ids_BT[:, :-1], ids_BT[:, 1:]))
+        found = self._score_after(
+            Tensor(inputs), Tensor(following), *self._after(prefix, rows, new)
+        )
+        logprobs, greedy = (np.array(one.asnumpy()) for one in found)
+        beyond = np.arange(1, new + 1)[None, :] >= np.asarray(lengths_B)[:, None]
+        logprobs[beyond] = 0.0
+        greedy[beyond] = False
+        return logprobs, greedy
+
+    def _after(self, prefix: Prefix, rows: int, new: int) -> tuple[Tensor, ...]:
+        positions = np.broadcast_to(prefix.length + np.arange(new), (rows, new))
+        bias = Tensor(bias_after(prefix.length, new))
+        return (*self._rotation(positions), bias, *prefix.past)
 
     def _checked(self, ids_BT: np.ndarray) -> np.ndarray:
         ids_BT = np.asarray(ids_BT, np.int32)

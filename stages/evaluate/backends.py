@@ -1,7 +1,7 @@
 """The engines a model is scored on, behind one small interface."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,8 +11,15 @@ LOGITS_BYTES = 256 << 20
 """Most memory for the logits of one forward pass; batches that need more are cut."""
 
 
+Prefix = Any
+"""What a backend remembers of tokens that several rows begin with."""
+
+
 class Backend(Protocol):
-    """A loaded model. Token ids are int32 [B, T], padded on the right to the longest row."""
+    """A loaded model. Token ids are int32 [B, T], padded on the right to the longest row.
+
+    With a `prefix`, ids are what follows it in each row, and what is found is about them.
+    """
 
     name: str
     """mindspore or onnxruntime."""
@@ -20,12 +27,20 @@ class Backend(Protocol):
     max_positions: int
     vocab_size: int
 
-    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, ids_P: np.ndarray) -> Prefix:
+        """Read tokens int32 [P] that several rows begin with, once for all of them."""
+        ...
+
+    def follow(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Of token t+1 given those up to t: log-probability float32 [B, T-1], and whether it is the
         most likely one. Rows may be one token longer than `max_positions`."""
         ...
 
-    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+    def next_logits(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
+    ) -> np.ndarray:
         """Logits float32 [B, V] of the token after each row's last."""
         ...
 
@@ -33,8 +48,8 @@ class Backend(Protocol):
 class MindSporeBackend:
     """A checkpoint or Hugging Face directory, with an unmerged adapter if given.
 
-    Batches of fewer than `rows` rows are filled up: MindSpore compiles a graph for each shape,
-    which takes longer than the rows do, and a row's last bits could depend on the shape.
+    Batches of fewer than `rows` rows without a prefix are filled up: MindSpore compiles a graph for
+    each shape, which takes longer than the rows do.
     """
 
     name, dtype = "mindspore", "float32"
@@ -50,12 +65,28 @@ class MindSporeBackend:
         self.max_positions = self._model.architecture.max_positions
         self.vocab_size = self._model.architecture.vocab_size
 
-    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, ids_P: np.ndarray) -> Prefix:
+        return self._model.read(ids_P)
+
+    def follow(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         count = len(ids_BT)
+        if prefix is not None:
+            parts = [
+                self._model.score_after(prefix, ids_BT[part], lengths_B[part])
+                for part in _parts(len(ids_BT), ids_BT.shape[1], self.vocab_size)
+            ]
+            logprobs, greedy = zip(*parts, strict=True)
+            return np.concatenate(logprobs), np.concatenate(greedy)
         logprobs, greedy = self._model.score(*self._filled(ids_BT, lengths_B))
         return logprobs[:count], greedy[:count]
 
-    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+    def next_logits(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
+    ) -> np.ndarray:
+        if prefix is not None:
+            return self._model.next_after(prefix, ids_BT, lengths_B)
         count = len(ids_BT)
         ids_BT, lengths_B = self._filled(ids_BT, lengths_B)
         found = np.empty((len(ids_BT), self.vocab_size), np.float32)
@@ -82,22 +113,31 @@ class OnnxBackend:
         self.max_positions = self._model.max_positions
         self.vocab_size = self._model.vocab_size
 
-    def follow(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, ids_P: np.ndarray) -> Prefix:
+        return self._model.read(ids_P)
+
+    def follow(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         rows, length = ids_BT.shape
         logprobs = np.zeros((rows, length - 1), np.float32)
         greedy = np.zeros((rows, length - 1), bool)
         for part in _parts(rows, length, self.vocab_size):
             inputs_BT, next_BT = ids_BT[part, :-1], ids_BT[part, 1:]
-            logits_BTV = self._model.logits(inputs_BT, _mask(inputs_BT, lengths_B[part] - 1))
+            mask_BT = _mask(inputs_BT, lengths_B[part] - 1)
+            logits_BTV = self._model.after(prefix, inputs_BT, mask_BT)
             picked = np.take_along_axis(logits_BTV, next_BT[..., None], axis=2)[..., 0]
             logprobs[part] = picked - log_sum_exp(logits_BTV)
             greedy[part] = logits_BTV.argmax(axis=2) == next_BT
         return logprobs, greedy
 
-    def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
+    def next_logits(
+        self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
+    ) -> np.ndarray:
         found = np.empty((len(ids_BT), self.vocab_size), np.float32)
-        for part in _parts(ids_BT.shape[0], ids_BT.shape[1], self.vocab_size):
-            logits_BTV = self._model.logits(ids_BT[part], _mask(ids_BT[part], lengths_B[part]))
+        for part in _parts(len(ids_BT), ids_BT.shape[1], self.vocab_size):
+            mask_BT = _mask(ids_BT[part], lengths_B[part])
+            logits_BTV = self._model.after(prefix, ids_BT[part], mask_BT)
             found[part] = _last(logits_BTV, lengths_B[part])
         return found
 

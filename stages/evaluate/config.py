@@ -212,6 +212,6 @@ SPEC = StageSpec(
         "adapter": Input(("adapter",), required=False),
         "corpus": Input(("corpus",), required=False),
     },
-    code_version=1,
+    code_version=2,
     resumes=True,
 )

@@ -14,7 +14,7 @@ from artifacts.errors import BadInput
 from stages.evaluate.backends import Backend
 from stages.evaluate.drawing import Wanted, draw
 from stages.evaluate.kept import Kept
-from stages.evaluate.rows import Row, Scored, batches, make_rows, score
+from stages.evaluate.rows import Batch, Scored, Scorer, batches, make_rows
 from stages.evaluate.sampling import Sampling
 from stages.evaluate.text import TextCodec
 from stages.progress import Progress
@@ -106,9 +106,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         open_rows = Counter(question[row.requests[0]] for row in rows)
         answers: list[Scored] = [(0.0, False)] * len(requests)
 
-        def finish(batch: list[Row], found: list[list[Any]]) -> int:
+        def finish(batch: Batch, found: list[list[Any]]) -> int:
             done = 0
-            for row, of_row in zip(batch, found, strict=True):
+            for row, of_row in zip(batch.rows, found, strict=True):
                 for index, (logprob, greedy) in zip(row.requests, of_row, strict=True):
                     answers[index] = (float(logprob), bool(greedy))
                 open_rows[question[row.requests[0]]] -= 1
@@ -118,8 +118,8 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         self._work(
             list(batches(rows, self._batch_size)),
             len(open_rows),
-            _row_key,
-            lambda batch: score(self._backend, batch),
+            _batch_key,
+            Scorer(self._backend).score,
             finish,
         )
         return answers
@@ -173,7 +173,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         self._work(
             [order[begin : begin + size] for begin in range(0, len(order), size)],
             len(order),
-            lambda i: [wanted[i].prompt.tobytes().hex(), wanted[i].stop, wanted[i].repeat],
+            lambda batch: [
+                [wanted[i].prompt.tobytes().hex(), wanted[i].stop, wanted[i].repeat] for i in batch
+            ],
             lambda batch: draw(
                 self._backend,
                 [wanted[i] for i in batch],
@@ -188,17 +190,17 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
 
     def _work(
         self,
-        batches: Sequence[list[Any]],
+        batches: Sequence[Any],
         total: int,
         key: Callable[[Any], Any],
-        compute: Callable[[list[Any]], list[Any]],
-        finish: Callable[[list[Any], list[Any]], int],
+        compute: Callable[[Any], list[Any]],
+        finish: Callable[[Any, list[Any]], int],
     ) -> None:
         """Compute batch after batch, or take what an interrupted run has kept, and say how far."""
         progress = Progress("evaluate", total, "questions")
         progress.update(done := 0)
         for batch in batches:
-            name = hashlib.sha256(repr([key(one) for one in batch]).encode()).hexdigest()
+            name = hashlib.sha256(repr(key(batch)).encode()).hexdigest()
             found = self._kept.get(name) if self._kept else None
             if found is None:
                 found = compute(batch)
@@ -228,8 +230,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         return [self._encoded[pair] for pair in pairs]
 
 
-def _row_key(row: Row) -> Any:
-    return [row.ids.tobytes().hex(), row.context, row.last]
+def _batch_key(batch: Batch) -> Any:
+    rows = [[row.ids.tobytes().hex(), row.context, row.last] for row in batch.rows]
+    return [batch.shared, rows]
 
 
 def _refuse_alike(requests: Sequence[Instance], pairs: Sequence[Pair]) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stages.evaluate.backends import Backend, log_sum_exp
+from stages.evaluate.backends import Backend, Prefix, log_sum_exp
+from stages.evaluate.shared import stretches
 
 Scored = tuple[float, bool]
 """Log-likelihood of a continuation, and whether greedy decoding would produce it."""
@@ -44,52 +45,81 @@ def make_rows(contexts: Sequence[np.ndarray], continuations: Sequence[np.ndarray
     return list(rows.values())
 
 
-def batches(rows: Sequence[Row], size: int) -> Iterator[list[Row]]:
-    """Rows in batches of `size`, the longest first: what does not fit into memory shows at once.
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one forward pass, and how many first tokens they share and have read once."""
+
+    rows: tuple[Row, ...]
+    shared: int
+
+
+def batches(rows: Sequence[Row], size: int) -> Iterator[Batch]:
+    """Rows in batches of `size`: those that begin alike together, and the longest first, so that
+    what does not fit into memory shows at once.
 
     Rows that ask about one token and rows that ask about several are kept apart, since they take
-    different passes. The batches depend on the rows alone.
+    different passes. The batches depend on the rows and the size alone.
     """
     for several in (False, True):
         kind = [row for row in rows if (len(row.ids) > row.context) == several]
-        kind.sort(key=lambda row: (-len(row.ids), row.requests[0]))
-        for begin in range(0, len(kind), size):
-            yield kind[begin : begin + size]
+        found = stretches([row.ids for row in kind], [row.context - 1 for row in kind], size)
+        for stretch in sorted(found, key=lambda one: (-one.shared, one.rows)):
+            alike = sorted(
+                (kind[i] for i in stretch.rows), key=lambda row: (-len(row.ids), row.requests[0])
+            )
+            for begin in range(0, len(alike), size):
+                yield Batch(tuple(alike[begin : begin + size]), stretch.shared)
 
 
-def score(backend: Backend, batch: Sequence[Row]) -> list[list[Scored]]:
-    """For each row of one batch, the answer to each of its requests."""
-    if len(batch[0].ids) == batch[0].context:
-        return _score_one_token(backend, batch)
-    return _score_several(backend, batch)
+class Scorer:
+    """Answers batches, remembering the prefix of the last one."""
 
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._ids, self._prefix = b"", None
 
-def _score_one_token(backend: Backend, batch: Sequence[Row]) -> list[list[Scored]]:
-    ids_BT, lengths_B = padded([row.ids for row in batch])
-    logits_BV = backend.next_logits(ids_BT, lengths_B).astype(np.float64)
-    total_B = log_sum_exp(logits_BV)
-    best_B = logits_BV.argmax(axis=1)
-    return [
-        [(float(logits_BV[b, id] - total_B[b]), bool(best_B[b] == id)) for id in row.last]
-        for b, row in enumerate(batch)
-    ]
+    def score(self, batch: Batch) -> list[list[Scored]]:
+        """For each row of one batch, the answer to each of its requests."""
+        prefix = self._read(batch.rows[0].ids[: batch.shared])
+        if len(batch.rows[0].ids) == batch.rows[0].context:
+            return self._one_token(batch, prefix)
+        return self._several(batch, prefix)
 
+    def _read(self, ids_P: np.ndarray) -> Prefix:
+        if not len(ids_P):
+            return None
+        if ids_P.tobytes() != self._ids:
+            self._prefix = None  # before the next one, so that not both take memory
+            self._prefix = self._backend.read(ids_P)
+            self._ids = ids_P.tobytes()
+        return self._prefix
 
-def _score_several(backend: Backend, batch: Sequence[Row]) -> list[list[Scored]]:
-    # The pass wants each continuation in full, so a row with several last tokens is unfolded.
-    full = [np.append(row.ids, np.int32(last)) for row in batch for last in row.last]
-    starts = [row.context - 1 for row in batch for _ in row.last]
-    logprobs: list[Scored] = []
-    for begin in range(0, len(full), len(batch)):
-        part = full[begin : begin + len(batch)]
-        ids_BT, lengths_B = padded(part)
-        logprob_BT, greedy_BT = backend.follow(ids_BT, lengths_B)
-        for b, ids in enumerate(part):
-            span = slice(starts[begin + b], len(ids) - 1)
-            total = float(logprob_BT[b, span].sum(dtype=np.float64))
-            logprobs.append((total, bool(greedy_BT[b, span].all())))
-    answers = iter(logprobs)
-    return [[next(answers) for _ in row.last] for row in batch]
+    def _one_token(self, batch: Batch, prefix: Prefix) -> list[list[Scored]]:
+        ids_BT, lengths_B = padded([row.ids[batch.shared :] for row in batch.rows])
+        logits_BV = self._backend.next_logits(ids_BT, lengths_B, prefix).astype(np.float64)
+        total_B = log_sum_exp(logits_BV)
+        best_B = logits_BV.argmax(axis=1)
+        return [
+            [(float(logits_BV[b, id] - total_B[b]), bool(best_B[b] == id)) for id in row.last]
+            for b, row in enumerate(batch.rows)
+        ]
+
+    def _several(self, batch: Batch, prefix: Prefix) -> list[list[Scored]]:
+        # The pass wants each continuation in full: a row with several last tokens is unfolded.
+        rows = batch.rows
+        full = [np.append(row.ids, np.int32(x))[batch.shared :] for row in rows for x in row.last]
+        starts = [row.context - 1 - batch.shared for row in rows for _ in row.last]
+        logprobs: list[Scored] = []
+        for begin in range(0, len(full), len(rows)):
+            part = full[begin : begin + len(rows)]
+            ids_BT, lengths_B = padded(part)
+            logprob_BT, greedy_BT = self._backend.follow(ids_BT, lengths_B, prefix)
+            for b, ids in enumerate(part):
+                span = slice(starts[begin + b], len(ids) - 1)
+                total = float(logprob_BT[b, span].sum(dtype=np.float64))
+                logprobs.append((total, bool(greedy_BT[b, span].all())))
+        answers = iter(logprobs)
+        return [[next(answers) for _ in row.last] for row in rows]
 
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

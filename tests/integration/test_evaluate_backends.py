@@ -93,6 +93,46 @@ def test_batches_change_no_choice(kind: str, model: Path, bundle: Path) -> None:
     assert np.abs(one - sixteen).max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["hf-model", "onnx-bundle", "adapter"])
+def test_a_shared_prefix_changes_no_answer(
+    kind: str, model: Path, bundle: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = bundle if kind == "onnx-bundle" else model
+    backend = backends.load(
+        "onnx-bundle" if kind == "onnx-bundle" else "hf-model",
+        directory,
+        adapter if kind == "adapter" else None,
+        "CPU",
+        3,
+    )
+    examples = ["Answer: one two three four\n" * 4, "答案：one two three of what?\n" * 3]
+    asked = [
+        request
+        for k in range(14)
+        for request in requests(
+            *((f"{examples[k % 2]}Number {k % 9}?\nAnswer:", t) for t in (" A", " B", " one two"))
+        )
+    ]
+    monkeypatch.setattr("stages.evaluate.shared.PASS", 1)  # the prompts here are short
+    read: list[int] = []
+    honest = type(backend).read
+    monkeypatch.setattr(
+        type(backend), "read", lambda self, ids: read.append(len(ids)) or honest(self, ids)
+    )
+
+    def found() -> np.ndarray:
+        lm = EngineLM(backend, TextCodec(directory), GREEDY, 3)
+        return np.array(lm.loglikelihood(asked))
+
+    remembered = found()
+    assert len(read) == 4  # two subjects, of letters and of longer answers
+    monkeypatch.setattr("stages.evaluate.shared.LEAST", 10**6)
+    alone = found()
+    assert len(read) == 4
+    assert np.abs(remembered - alone).max() < 1e-5
+    assert remembered[:, 0].std() > 0.1
+
+
 def test_both_engines_agree(model: Path, bundle: Path) -> None:
     ours, theirs = answers("hf-model", model), answers("onnx-bundle", bundle)
     assert np.abs(ours - theirs).max() < 1e-4

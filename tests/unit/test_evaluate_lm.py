@@ -98,14 +98,14 @@ ids = st.lists(st.integers(0, 1), min_size=1, max_size=3).map(lambda x: np.array
 @given(st.lists(st.tuples(ids, ids), min_size=1, max_size=12), st.integers(1, 4))
 def test_rows_cover_every_request_once(pairs: list[Any], size: int) -> None:
     rows = make_rows([left for left, _ in pairs], [right for _, right in pairs])
-    placed = [row for batch in batches(rows, size) for row in batch]
+    placed = [row for batch in batches(rows, size) for row in batch.rows]
     assert sorted(index for row in placed for index in row.requests) == list(range(len(pairs)))
     for row in placed:
         for index, last in zip(row.requests, row.last, strict=True):
             left, right = pairs[index]
             assert [*row.ids, last] == [*left, *right]
             assert row.context == len(left)
-    assert all(len(batch) <= size for batch in batches(rows, size))
+    assert all(len(batch.rows) <= size for batch in batches(rows, size))
 
 
 def test_rolling_covers_every_token_once(directory: Path) -> None:
