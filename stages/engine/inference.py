@@ -178,7 +178,8 @@ class InferenceModel:
         ids_1P = self._checked(ids_P)[None]
         length = ids_1P.shape[1]
         rotations = self._rotation(np.arange(length)[None])
-        past = self._read(Tensor(ids_1P), *rotations, Tensor(causal_bias(length)))
+        causal = Tensor(causal_bias(length, self.architecture.sliding_window))
+        past = self._read(Tensor(ids_1P), *rotations, causal)
         return Prefix(length, tuple(past))
 
     def next_after(self, prefix: Prefix, ids_BS: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
@@ -214,7 +215,7 @@ class InferenceModel:
 
     def _after(self, prefix: Prefix, rows: int, new: int) -> tuple[Tensor, ...]:
         positions = np.broadcast_to(prefix.length + np.arange(new), (rows, new))
-        bias = Tensor(bias_after(prefix.length, new))
+        bias = Tensor(bias_after(prefix.length, new, self.architecture.sliding_window))
         return (*self._rotation(positions), bias, *prefix.past)
 
     def _checked(self, ids_BT: np.ndarray) -> np.ndarray:

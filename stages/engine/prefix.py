@@ -13,7 +13,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from stages.engine.model import Decoder, Layer, causal_bias
+from stages.engine.cells import MASKED
+from stages.engine.model import Decoder, Layer
 
 
 class ReadPrefix(nn.Cell):
@@ -125,10 +126,11 @@ class ScoreAfterPrefix(AfterPrefix):
         return ops.reshape(picked, ids_BS.shape), ops.reshape(greedy, ids_BS.shape)
 
 
-def bias_after(prefix: int, new: int) -> np.ndarray:
-    """[1, 1, 1, S, P+S] float32: a row sees the whole prefix, and itself up to each token."""
-    seen = np.zeros((new, prefix), np.float32)
-    return np.concatenate([seen, causal_bias(new)[0, 0, 0]], axis=1)[None, None, None]
+def bias_after(prefix: int, new: int, window: int | None = None) -> np.ndarray:
+    """[1, 1, 1, S, P+S] float32: the last S rows of `causal_bias` over prefix and row together."""
+    query, key = prefix + np.arange(new)[:, None], np.arange(prefix + new)[None, :]
+    hidden = key > query if window is None else (key > query) | (key <= query - window)
+    return np.where(hidden, np.float32(MASKED), np.float32(0))[None, None, None]
 
 
 def open_shapes(*shapes: tuple[int | None, ...]) -> list[Tensor]:

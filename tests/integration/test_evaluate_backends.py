@@ -93,11 +93,26 @@ def test_batches_change_no_choice(kind: str, model: Path, bundle: Path) -> None:
     assert np.abs(one - sixteen).max() < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["hf-model", "onnx-bundle", "adapter"])
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that sees 20 tokens back."""
+    directory = tmp_path_factory.mktemp("narrow")
+    size = write_tokenizer(directory)
+    write_hf(directory, tiny("mistral", vocab_size=size, max_positions=96, sliding_window=20))
+    write_tokenizer(directory)
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["hf-model", "onnx-bundle", "adapter", "narrow"])
 def test_a_shared_prefix_changes_no_answer(
-    kind: str, model: Path, bundle: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    model: Path,
+    bundle: Path,
+    adapter: Path,
+    narrow: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory = bundle if kind == "onnx-bundle" else model
+    directory = {"onnx-bundle": bundle, "narrow": narrow}.get(kind, model)
     backend = backends.load(
         "onnx-bundle" if kind == "onnx-bundle" else "hf-model",
         directory,
