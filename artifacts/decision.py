@@ -30,8 +30,9 @@ class JudgedReport(_Model):
 class RuleResult(_Model):
     """One rule applied. Scores and differences are shares of items (0.01 is one point)."""
 
-    rule: Literal["floor", "gain_over_base", "no_regression"]
+    rule: Literal["floor", "gain_over_base", "no_regression", "gain_on_any"]
     task: str
+    """The task, or all tasks that the rule looks at."""
     passed: bool
     reason: str
     """One sentence with the numbers that decided."""

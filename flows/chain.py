@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from artifacts.approval import Approval, approval_of
 from artifacts.errors import BadInput, MindCycleError
 from artifacts.manifest import read_manifest
 from flows.stage_process import StageOutcome, run_stage
@@ -72,7 +73,9 @@ class Result:
 
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
     rejected_by: str | None = None
-    """The step that rejected; what came after it was not run."""
+    """The step that rejected, by its rules or by a person; what came after it was not run."""
+    waiting: str | None = None
+    """The step whose artifact a person has yet to approve; what came after it was not run."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,12 @@ class StepCall:
 
 Runner = Callable[[StepCall], StageOutcome]
 """Runs a step and shows it; a plain call, or a Prefect task around one."""
+Asker = Callable[[Work, StageOutcome], Approval | None]
+"""Asks a person whether what a step has approved may go on; None if nobody answers here."""
 
 
-def run_chain(work: Work, runner: Runner) -> Result:
-    """Run the steps in order until the end or the first rejection.
+def run_chain(work: Work, runner: Runner, ask: Asker = lambda work, outcome: None) -> Result:
+    """Run the steps in order until the end, the first rejection, or an approval that is missing.
 
     Raises BadInput before any work if something from outside is missing, and what a step raises.
     """
@@ -122,6 +127,14 @@ def run_chain(work: Work, runner: Runner) -> Result:
         if outcome.rejected:
             result.rejected_by = step.name
             break
+        if config.needs_approval():
+            approval = approval_of(work.store, outcome.manifest) or ask(work, outcome)
+            if approval is None:
+                result.waiting = step.name
+                break
+            if not approval.approved:
+                result.rejected_by = step.name
+                break
     return result
 
 

@@ -54,6 +54,9 @@ Adapter = Annotated[
 ]
 Threads = Annotated[int, typer.Option(min=0, help="Threads to compute with; 0 is all cores.")]
 
+Why = Annotated[str, typer.Option(help="The reason, for the record.")]
+Who = Annotated[str | None, typer.Option(help="Your name.", show_default="the user's")]
+
 
 @app.command()
 def run(
@@ -147,6 +150,68 @@ def show(reference: Reference, store: OneStore = Path("store")) -> None:
     from flows.inspection import print_artifact
 
     print_artifact(reference, store)
+
+
+@app.command()
+def compare(
+    references: Annotated[
+        list[str], typer.Argument(help="Eval-reports; the others are paired with the first.")
+    ],
+    store: OneStore = Path("store"),
+) -> None:
+    """Compare models item by item: wins, losses, McNemar's p and an interval, by group."""
+    from flows.promotion import print_comparison
+
+    print_comparison(references, store)
+
+
+@app.command()
+def approve(
+    reference: Reference,
+    why: Why,
+    who: Who = None,
+    no: Annotated[bool, typer.Option("--no", help="Turn it down instead.")] = False,
+    store: OneStore = Path("store"),
+) -> None:
+    """Approve a decision of the gate that waits for a person, or turn it down."""
+    from flows.promotion import print_approval
+
+    print_approval(reference, store, not no, why, who)
+
+
+@app.command()
+def promote(
+    reference: Reference,
+    to: Annotated[str, typer.Option(help="candidate, staging or production.")],
+    why: Why,
+    who: Who = None,
+    store: OneStore = Path("store"),
+) -> None:
+    """Move a channel to an artifact; its history keeps who, when, why and by which decision."""
+    from flows.promotion import print_promotion
+
+    print_promotion(reference, store, to, why, who)
+
+
+@app.command()
+def rollback(
+    channel: Annotated[str, typer.Argument(help="candidate, staging or production.")],
+    why: Why,
+    who: Who = None,
+    store: OneStore = Path("store"),
+) -> None:
+    """Move a channel back to what stood there before."""
+    from flows.promotion import print_rollback
+
+    print_rollback(channel, store, why, who)
+
+
+@app.command()
+def channels(store: OneStore = Path("store")) -> None:
+    """Show what every channel stands for, and how it came there."""
+    from flows.promotion import print_channels
+
+    print_channels(store)
 
 
 @app.command()

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from artifacts.channels import CHANNELS, channel_name, standing
 from artifacts.errors import BadInput
-from artifacts.store import find_artifact
+from artifacts.manifest import read_manifest
+from artifacts.store import artifact_path, find_artifact
 from flows.chain import Step, Work
 from flows.config import load_config
 from stages.convert.config import SPEC as CONVERT
@@ -20,7 +22,7 @@ from stages.export.config import ExportConfig
 from stages.finetune.config import SPEC as FINETUNE
 from stages.finetune.config import FinetuneConfig
 from stages.gate.config import SPEC as GATE
-from stages.gate.config import GateConfig
+from stages.gate.config import GateConfig, tasks_of
 from stages.merge.config import SPEC as MERGE
 from stages.merge.config import MergeConfig
 from stages.pretrain.config import SPEC as PRETRAIN
@@ -68,7 +70,8 @@ class RunConfig(BaseModel):
     done already is found there. Default store."""
     baseline: str | None = None
     """Scores of the release that this one would replace, for the gate's no_regression rules: the
-    directory of an eval-report, or the first digits of its digest in the store. Default none."""
+    directory of an eval-report, the first digits of its digest in the store, or a channel such as
+    production: the scores of the release that stands there, none yet at first. Default none."""
     corpus: CorpusConfig
     """Text to tokens."""
     pretrain: PretrainConfig
@@ -132,8 +135,9 @@ def _without_template(config: RunConfig) -> Iterator[str]:
 def _unjudgeable(config: RunConfig) -> Iterator[str]:
     asked = [task.title for task in config.evaluate.tasks]
     for i, rule in enumerate(config.gate.rules):
-        if rule.task not in asked:
-            yield f"gate.rules.{i}.task: is {rule.task!r}; evaluate asks {', '.join(asked)}"
+        for task in tasks_of(rule):
+            if task not in asked:
+                yield f"gate.rules.{i}.task: is {task!r}; evaluate asks {', '.join(asked)}"
         if rule.rule == "no_regression" and config.baseline is None:
             yield f"gate.rules.{i}: no_regression needs scores to compare with; set baseline"
 
@@ -178,6 +182,15 @@ def _with_baseline(step: Step, baseline: str | None, store: Path) -> Step:
     if baseline is None or step.spec is not GATE:
         return step
     try:
-        return step.with_given({"baseline": find_artifact(store, baseline)})
+        if baseline not in CHANNELS:
+            return step.with_given({"baseline": find_artifact(store, baseline)})
+        release = standing(store, channel_name(baseline))
+        if release is None:
+            return step
+        scores = read_manifest(release).inputs.get("candidate")
+        if scores is None:
+            raise BadInput(f"{release}: names no scores; a release would be right")
+        path = artifact_path(store, scores.kind, scores.identity)
+        return step.with_given({"baseline": path})
     except BadInput as error:
         raise BadInput(f"baseline: {error}") from None

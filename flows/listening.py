@@ -22,6 +22,8 @@ class Listener:
 SILENT = Listener()
 LISTENER: ContextVar[Listener] = ContextVar("listener", default=SILENT)
 """Who else listens to a Prefect flow: flow parameters can carry plain values only."""
+ATTENDED: ContextVar[bool] = ContextVar("attended", default=True)
+"""Whether a person can answer a paused run: not where its server ends with the command."""
 
 
 def plain_runner(listener: Listener) -> Runner:

@@ -2,19 +2,25 @@
 
 import time
 
-from prefect import get_run_logger, task
+from prefect import get_run_logger, pause_flow_run, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import FlowPauseTimeout
+from prefect.input import RunInput
 from prefect.states import Completed, Failed, State
+from pydantic import Field
 
+from artifacts.approval import Approval, give_approval
 from flows.chain import Runner, Step, StepCall, Work, run_chain
-from flows.listening import LISTENER, Listener
+from flows.listening import ATTENDED, LISTENER, Listener
 from flows.pages import run_page, step_page
 from flows.stage_process import StageOutcome
 
 LINE_SECONDS = 1.0
 """A stage's lines go to Prefect this far apart at least; the log file has them all."""
 LINE_CHARACTERS = 2000
+WAIT_SECONDS = 7 * 24 * 3600
+"""How long a paused run waits for a person's answer."""
 
 
 class LogListener(Listener):
@@ -37,15 +43,43 @@ def run_as_flow(work: Work) -> State[None]:
     The state's name is Rejected, Skipped (all was done already) or Completed. Raises what
     `run_chain` raises.
     """
-    result = run_chain(work, task_runner(LISTENER.get()))
+    result = run_chain(work, task_runner(LISTENER.get()), ask_in_prefect)
     create_markdown_artifact(run_page(work.name, result), key="run", description="The whole run")
     if result.rejected_by:
         outcome = result.outcomes[result.rejected_by]
         message = f"{result.rejected_by} rejected: {outcome.path}"
         return Failed(name="Rejected", message=message)
+    if result.waiting:
+        path = result.outcomes[result.waiting].path
+        return Failed(name="Waiting", message=f"mindcycle approve {path} --why ..., then run again")
     if all(outcome.skipped for outcome in result.outcomes.values()):
         return Completed(name="Skipped", message="Everything was done already.")
     return Completed(message=f"{len(result.outcomes)} steps, {work.store}")
+
+
+class Answer(RunInput):
+    """What a person says to a decision."""
+
+    approved: bool
+    who: str = Field(min_length=1)
+    why: str = Field(min_length=1)
+
+
+def ask_in_prefect(work: Work, outcome: StageOutcome) -> Approval | None:
+    """Pause the flow run and ask in Prefect's user interface; None if none is there to be asked in.
+
+    Without an answer in WAIT_SECONDS the run ends, and `mindcycle approve` is left.
+    """
+    if not ATTENDED.get():
+        return None
+    page = (outcome.path / "decision.md").read_text(encoding="utf-8")
+    try:
+        answer = pause_flow_run(
+            wait_for_input=Answer.with_initial_data(description=page), timeout=WAIT_SECONDS
+        )
+    except FlowPauseTimeout:
+        return None
+    return give_approval(work.store, outcome.manifest, answer.approved, answer.why, answer.who)
 
 
 def task_runner(listener: Listener) -> Runner:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from artifacts.approval import approval_of
 from artifacts.errors import REJECTED
-from flows.chain import check_sources, run_chain
+from flows.chain import Work, check_sources, run_chain
 from flows.console import ConsoleListener, print_summary
 from flows.lifecycle import load_work
-from flows.listening import LISTENER, Listener, plain_runner
+from flows.listening import ATTENDED, LISTENER, Listener, plain_runner
+from flows.stage_process import StageOutcome
 
 
 def run_work(
@@ -45,6 +47,23 @@ def run_work(
         if outcome.rejected:
             print(f"\nRejected by {name}; what follows was not run. Reasons: {outcome.path}")
             raise SystemExit(REJECTED)
+        if work.configs[outcome.manifest.stage].needs_approval():
+            _require_approval(work, outcome)
+
+
+def _require_approval(work: Work, outcome: StageOutcome) -> None:
+    """End the process with exit code 3 unless a person has approved."""
+    given = approval_of(work.store, outcome.manifest)
+    if given is None:
+        print(
+            "\nThe rules passed; a person has to approve as well. When one has said\n"
+            f"  mindcycle approve {outcome.path} --why '...'\nthe same command goes on from here."
+        )
+    elif given.approved:
+        return
+    else:
+        print(f"\nTurned down by {given.who} at {given.when}: {given.why}")
+    raise SystemExit(REJECTED)
 
 
 def _run_flow(
@@ -66,6 +85,7 @@ def _run_flow(
     if inputs:
         parameters["inputs"] = inputs
     LISTENER.set(listener)
+    ATTENDED.set(server is None)
     state = getattr(flows, flow_name)(**parameters, return_state=True)
-    if state.name != "Rejected":
+    if state.name not in ("Rejected", "Waiting"):
         state.result()  # raises what the flow raised

@@ -26,6 +26,10 @@ class StageConfig(BaseModel):
         """The seeds this config fixes, by name, for the manifest."""
         return {}
 
+    def needs_approval(self) -> bool:
+        """Whether a person must approve the artifact before anything is made from it."""
+        return False
+
 
 @dataclass(frozen=True)
 class Input:

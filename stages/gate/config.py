@@ -42,14 +42,52 @@ class NoRegression(_Rule):
     """Loss in micro accuracy that is still accepted; the bound must stay above minus this."""
 
 
-Rule = Annotated[Floor | GainOverBase | NoRegression, Field(discriminator="rule")]
+class GainOnAny(BaseModel):
+    """The candidate beats the model it was tuned from on one of several tasks at least, each
+    p-value adjusted for their number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    rule: Literal["gain_on_any"]
+    tasks: tuple[str, ...] = Field(min_length=2)
+    """Names of the tasks in the eval-report."""
+    at_least: float = Field(0.0, ge=0, lt=1)
+    """Gain in micro accuracy that must be exceeded."""
+    confidence: float = Field(0.95, ge=0.5, lt=1)
+    """1 - the chance that a model without any such gain passes, over all tasks together (Holm)."""
+
+    @model_validator(mode="after")
+    def _each_task_once(self) -> "GainOnAny":
+        if len(set(self.tasks)) != len(self.tasks):
+            raise ValueError("tasks names one twice; once would do")
+        return self
+
+    @property
+    def task(self) -> str:
+        """What the rule is called in messages and in the decision."""
+        return ", ".join(self.tasks)
+
+
+Rule = Annotated[Floor | GainOverBase | NoRegression | GainOnAny, Field(discriminator="rule")]
+
+
+def tasks_of(rule: Floor | GainOverBase | NoRegression | GainOnAny) -> tuple[str, ...]:
+    """The tasks a rule looks at."""
+    return rule.tasks if isinstance(rule, GainOnAny) else (rule.task,)
 
 
 class GateConfig(StageConfig):
     """When a model may be released: when every rule passes."""
 
     rules: list[Rule] = Field(min_length=1)
-    """At least one: a gate without rules would approve everything."""
+    """At least one: a gate without rules would approve everything. All must pass, so several rules
+    make a false approval rarer, not likelier, and need no correction."""
+    approval: bool = False
+    """Ask a person as well, once every rule has passed. What follows waits for their yes: Prefect
+    pauses the run with a form, elsewhere `mindcycle approve` gives it."""
+
+    def needs_approval(self) -> bool:
+        return self.approval
 
     @model_validator(mode="after")
     def _each_rule_once(self) -> "GateConfig":

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from artifacts.decision import RuleResult
-from artifacts.eval_report import EvalReport, Item
-from stages.gate.config import Floor, GainOverBase, NoRegression
+from artifacts.eval_report import EvalReport, Item, read_items, read_report
+from stages.gate.config import Floor, GainOnAny, GainOverBase, NoRegression
 from stages.gate.statistics import (
     Estimate,
     clustered_standard_error,
     difference_bound,
+    difference_p,
+    holm,
     mcnemar_exact,
     score_bound,
 )
@@ -25,8 +28,18 @@ class Scores:
     items: dict[str, list[Item]]
 
 
+def read_scores(directory: Path) -> Scores:
+    """Read an eval-report artifact. Raises BadInput."""
+    items: dict[str, list[Item]] = {}
+    for item in read_items(directory):
+        items.setdefault(item.task, []).append(item)
+    # The order of the items must not matter, and pairs are made by position from here on.
+    ordered = {task: sorted(found, key=lambda item: item.id) for task, found in items.items()}
+    return Scores(read_report(directory), ordered)
+
+
 def judge(
-    rule: Floor | GainOverBase | NoRegression,
+    rule: Floor | GainOverBase | NoRegression | GainOnAny,
     candidate: Scores,
     base: Scores | None,
     baseline: Scores | None,
@@ -37,6 +50,9 @@ def judge(
     if isinstance(rule, GainOverBase):
         assert base is not None, "the run refuses this rule without a base"
         return _gain(rule, candidate, base)
+    if isinstance(rule, GainOnAny):
+        assert base is not None, "the run refuses this rule without a base"
+        return _gain_on_any(rule, candidate, base)
     if baseline is None:
         return _no_baseline(rule, candidate)
     return _no_regression(rule, candidate, baseline)
@@ -85,6 +101,33 @@ def _gain(rule: GainOverBase, candidate: Scores, base: Scores) -> RuleResult:
         f"{'exceeds' if passed else 'does not exceed'} {rule.at_least}",
         notes=notes,
     )
+
+
+def _gain_on_any(rule: GainOnAny, candidate: Scores, base: Scores) -> RuleResult:
+    """The numbers of the task with the clearest gain, at the confidence its rank asks for."""
+    p_values = []
+    for task in rule.tasks:
+        items = candidate.items[task]
+        difference = _correct(items) - _correct(base.items[task])
+        p_values.append(difference_p(difference, clusters_of(items), rule.at_least))
+    adjusted = holm(p_values)
+    best = rule.tasks[adjusted.index(min(adjusted))]
+    passed = min(adjusted) < 1 - rule.confidence
+    strict = 1 - (1 - rule.confidence) / len(rule.tasks)
+    gain = _difference(best, candidate, base, strict)
+    found = ", ".join(f"{t} {p:.2g}" for t, p in zip(rule.tasks, adjusted, strict=True))
+    return _paired(
+        GainOverBase(rule="gain_over_base", task=best, at_least=rule.at_least, confidence=strict),
+        candidate,
+        base,
+        gain,
+        passed=passed,
+        threshold=rule.at_least,
+        reason=f"the clearest gain over the base is {gain.mean:+.3f} on {best}, at least "
+        f"{gain.bound:+.3f} with confidence {strict:.4g}, which {len(rule.tasks)} tasks ask for; "
+        f"{'exceeds' if passed else 'does not exceed'} {rule.at_least}",
+        notes=[f"p-values adjusted for {len(rule.tasks)} tasks (Holm): {found}"],
+    ).model_copy(update={"rule": "gain_on_any", "task": rule.task})
 
 
 def _no_regression(rule: NoRegression, candidate: Scores, baseline: Scores) -> RuleResult:

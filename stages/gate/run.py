@@ -5,11 +5,10 @@ from typing import Any
 
 from artifacts.decision import Decision, JudgedReport, write_decision
 from artifacts.errors import BadInput
-from artifacts.eval_report import Item, read_items, read_report
 from artifacts.manifest import read_manifest
 from stages.gate.alike import condition_differences, task_differences
-from stages.gate.config import GainOverBase, GateConfig, NoRegression
-from stages.gate.rules import Scores, clusters_of, judge
+from stages.gate.config import GainOnAny, GainOverBase, GateConfig, NoRegression, tasks_of
+from stages.gate.rules import Scores, clusters_of, judge, read_scores
 from stages.gate.table import decision_table
 from stages.spec import Job
 
@@ -17,7 +16,7 @@ from stages.spec import Job
 def run(job: Job) -> dict[str, Any]:
     """Decide, and write `decision.json`, `decision.md` and `decision.png`."""
     config: GateConfig = job.config
-    scores = {role: _read(path) for role, path in job.inputs.items()}
+    scores = {role: read_scores(path) for role, path in job.inputs.items()}
     problems = _problems(config, scores)
     if problems:
         raise BadInput(*problems)
@@ -48,15 +47,6 @@ def run(job: Job) -> dict[str, Any]:
     }
 
 
-def _read(directory: Path) -> Scores:
-    items: dict[str, list[Item]] = {}
-    for item in read_items(directory):
-        items.setdefault(item.task, []).append(item)
-    # The order of the items must not matter, and pairs are made by position from here on.
-    ordered = {task: sorted(found, key=lambda item: item.id) for task, found in items.items()}
-    return Scores(read_report(directory), ordered)
-
-
 def _judged(directory: Path, scores: Scores) -> JudgedReport:
     manifest = read_manifest(directory)
     return JudgedReport(
@@ -77,20 +67,24 @@ def _problems(config: GateConfig, scores: dict[str, Scores]) -> list[str]:
     usable = set(scores["candidate"].report.tasks)
     for index, rule in enumerate(config.rules):
         where = f"gate.rules.{index}"
-        if rule.task not in usable:
-            found.append(
-                f"{where}.task: {rule.task!r} is not in the candidate's report, "
-                f"which has {', '.join(sorted(usable)) or 'no task'}"
-            )
-        elif len(set(clusters_of(scores["candidate"].items.get(rule.task, [])))) < 2:
-            found.append(
-                f"{where}.task: {rule.task!r} has fewer than two independent items; "
-                "a standard error needs two at least"
-            )
-        if isinstance(rule, GainOverBase) and "base" not in scores:
-            found.append(f"{where}: gain_over_base needs the input base, an eval-report of it")
-    for role, kind in (("base", GainOverBase), ("baseline", NoRegression)):
-        tasks = [rule.task for rule in config.rules if isinstance(rule, kind)]
+        for task in tasks_of(rule):
+            if task not in usable:
+                found.append(
+                    f"{where}.task: {task!r} is not in the candidate's report, "
+                    f"which has {', '.join(sorted(usable)) or 'no task'}"
+                )
+            elif len(set(clusters_of(scores["candidate"].items.get(task, [])))) < 2:
+                found.append(
+                    f"{where}.task: {task!r} has fewer than two independent items; "
+                    "a standard error needs two at least"
+                )
+        if isinstance(rule, GainOverBase | GainOnAny) and "base" not in scores:
+            found.append(f"{where}: {rule.rule} needs the input base, an eval-report of it")
+    for role, kinds in (("base", (GainOverBase, GainOnAny)), ("baseline", (NoRegression,))):
+        named = [
+            task for rule in config.rules if isinstance(rule, kinds) for task in tasks_of(rule)
+        ]
+        tasks = list(dict.fromkeys(named))
         if role in scores and tasks:
             found += _unlike(scores, role, [task for task in tasks if task in usable])
     return found

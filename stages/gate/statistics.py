@@ -90,28 +90,83 @@ def mcnemar_exact(wins: int, losses: int) -> float:
     return min(1.0, 2 * sum(math.exp(value - trials * math.log(2)) for value in logs))
 
 
+def difference_p(difference_N: np.ndarray, cluster_N: Sequence[int], above: float) -> float:
+    """One-sided p-value that the mean difference is no more than `above`: the confidence at which
+    `difference_bound` would just reach it."""
+    estimate = difference_bound(difference_N, cluster_N, 0.5)
+    t = (estimate.mean - above) / estimate.standard_error
+    return t_tail(t, estimate.clusters - 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number, so that the chance of one false finding among them stays
+    at the level they are compared with, however they depend on each other.
+
+    Sorted, p_(i) becomes max over j <= i of min(1, (k - j + 1) p_(j)) (Holm 1979, Scandinavian
+    Journal of Statistics 6:65-70).
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = least
+    return adjusted
+
+
+def bootstrap_interval(
+    difference_N: np.ndarray,
+    cluster_N: Sequence[int],
+    confidence: float = 0.95,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Two-sided percentile interval of a mean difference, clusters drawn with replacement.
+
+    Efron & Tibshirani 1993, chapter 13; the mean of a draw is its sum over its number of items.
+    """
+    sums_G = np.bincount(np.asarray(cluster_N), weights=difference_N)
+    sizes_G = np.bincount(np.asarray(cluster_N))
+    rng, count = np.random.default_rng(seed), len(sums_G)
+    means = []
+    portion = max(1, 4_000_000 // count)  # 32 MB at a time
+    for begin in range(0, draws, portion):
+        picked = rng.integers(0, count, (min(portion, draws - begin), count))
+        means.append(sums_G[picked].sum(1) / sizes_G[picked].sum(1))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
 @functools.cache
 def t_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t for a probability from 0.5 up, by bisection of its integral.
+    """Quantile of Student's t for a probability from 0.5 up, by bisection of `t_tail`."""
+    low, high = 0.0, 1.0
+    while 1 - t_tail(high, freedom) < probability:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = 1 - t_tail(middle, freedom) < probability
+        low, high = (middle, high) if below else (low, middle)
+    return (low + high) / 2
+
+
+def t_tail(t: float, freedom: int) -> float:
+    """Probability that Student's t lies above `t`.
 
     With t = sqrt(f) tan(a) the density is proportional to cos(a)^(f - 1): smooth, so that 64 Gauss
     points are exact to rounding (checked against published tables).
     """
+    nodes, weights, scale = _density(freedom)
+    angle = math.atan(t / math.sqrt(freedom))
+    heights = np.cos((nodes + 1) * angle / 2) ** (freedom - 1)
+    return 0.5 - scale * angle / 2 * float(weights @ heights)
+
+
+@functools.cache
+def _density(freedom: int) -> tuple[np.ndarray, np.ndarray, float]:
     nodes, weights = np.polynomial.legendre.leggauss(64)
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-
-    def probability_below(t: float) -> float:
-        angle = math.atan(t / math.sqrt(freedom))
-        heights = np.cos((nodes + 1) * angle / 2) ** (freedom - 1)
-        return 0.5 + scale * angle / 2 * float(weights @ heights)
-
-    low, high = 0.0, 1.0
-    while probability_below(high) < probability:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if probability_below(middle) < probability else (low, middle)
-    return (low + high) / 2
+    return nodes, weights, scale
 
 
 def _count(cluster_N: Sequence[int]) -> int:

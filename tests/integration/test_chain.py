@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.approval import give_approval
 from artifacts.errors import BadInput, StageFailed
 from artifacts.manifest import read_manifest
 from flows.chain import run_chain
@@ -70,6 +71,30 @@ def test_a_rejection_ends_the_chain_the_second_time_too(tmp_path):
         assert result.rejected_by == "judge"
         assert list(result.outcomes) == ["grow", "press", "judge"]
         assert result.outcomes["judge"].skipped is skipped
+
+
+def test_what_a_person_must_approve_waits_and_goes_on_from_there(tmp_path):
+    work = fake_work(tmp_path, judge={"approval": True})
+    waiting = run_chain(work, plain)
+    assert (waiting.waiting, waiting.rejected_by) == ("judge", None)
+    assert list(waiting.outcomes) == ["grow", "press", "judge"]
+    give_approval(tmp_path, waiting.outcomes["judge"].manifest, True, "read it", "Ada")
+    done = run_chain(work, plain)
+    assert done.waiting is None
+    assert list(done.outcomes) == ["grow", "press", "judge", "ship"]
+    assert done.outcomes["judge"].skipped
+
+
+def test_what_a_person_turns_down_is_rejected(tmp_path):
+    work = fake_work(tmp_path, judge={"approval": True})
+
+    def say_no(work, outcome):
+        return give_approval(work.store, outcome.manifest, False, "not like this", "Ada")
+
+    for ask in (say_no, lambda work, outcome: pytest.fail("is answered already")):
+        result = run_chain(work, plain, ask)
+        assert result.rejected_by == "judge"
+        assert list(result.outcomes) == ["grow", "press", "judge"]
 
 
 def test_up_to_a_step_runs_only_what_it_needs(tmp_path):

@@ -1,5 +1,8 @@
 """The chain as Prefect flow runs: states by name, a task a step, pages, failures as they are."""
 
+import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.errors import BadInput, StageFailed
-from flows.listening import LISTENER, Listener
+from flows.listening import ATTENDED, LISTENER, Listener
 from flows.prefect_run import run_as_flow
 from tests.fakes.chain import fake_work
 
@@ -63,6 +66,39 @@ def test_a_rejection_is_a_state_of_its_own_and_ends_the_run(tmp_path):
     state, tasks = run(fake_work(tmp_path, judge={"floor": 1000}))
     assert (state.name, state.type) == ("Rejected", "FAILED")
     assert tasks == {"grow": "Completed", "press": "Completed", "judge": "Rejected"}
+
+
+@pytest.mark.parametrize(("approved", "name"), [(True, "Completed"), (False, "Rejected")])
+def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, name):
+    def answer():
+        with get_client(sync_client=True) as client:
+            for _ in range(600):
+                for paused in client.read_flow_runs():
+                    if paused.state_name == "Paused":
+                        given = {"approved": approved, "who": "Ada", "why": "read it"}
+                        client.resume_flow_run(paused.id, run_input={**given, "who": ""})
+                        client.resume_flow_run(paused.id, run_input=given)
+                        return
+                time.sleep(0.1)
+
+    person = threading.Thread(target=answer)
+    person.start()
+    state, tasks = run(fake_work(tmp_path, judge={"approval": True}))
+    person.join()
+    assert (state.name, "ship" in tasks) == (name, approved)
+    (record,) = (tmp_path / "approvals").iterdir()
+    assert json.loads(record.read_text())["who"] == "Ada"
+
+
+def test_where_nobody_can_answer_the_run_ends_waiting(tmp_path):
+    token = ATTENDED.set(False)
+    try:
+        state, tasks = run(fake_work(tmp_path, judge={"approval": True}))
+    finally:
+        ATTENDED.reset(token)
+    assert (state.name, state.type) == ("Waiting", "FAILED")
+    assert "mindcycle approve" in state.message
+    assert "ship" not in tasks
 
 
 @pytest.mark.parametrize(

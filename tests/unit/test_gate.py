@@ -329,3 +329,40 @@ def test_the_exit_code_follows_the_outcome(tmp_path: Path) -> None:
     assert SPEC.exit_code(Headline("approved")) == 0  # type: ignore[arg-type]
     assert SPEC.exit_code(Headline("rejected")) == 3  # type: ignore[arg-type]
     assert json.loads(json.dumps(GateConfig(rules=[floor(0.5)]).model_dump(mode="json")))
+
+
+def any_of(*tasks: str) -> dict[str, Any]:
+    return {"rule": "gain_on_any", "tasks": list(tasks)}
+
+
+def test_a_gain_on_any_of_several_tasks_is_adjusted_for_their_number(tmp_path: Path) -> None:
+    # 20 wins and 8 losses: p = 0.012 alone, too much for one of five.
+    right, was = answers(112, 200), [*answers(100, 200)[8:], *answers(8, 8)]
+    others = {f"t{i}": answers(100, 200) for i in range(4)}
+    alone, _ = decide(
+        tmp_path / "alone", [gain()], candidate=report_content({TASK: right}),
+        base=report_content({TASK: was}),
+    )  # fmt: skip
+    several, _ = decide(
+        tmp_path / "several", [any_of(TASK, *others)],
+        candidate=report_content({TASK: right, **others}),
+        base=report_content({TASK: was, **others}),
+    )  # fmt: skip
+    assert (alone.outcome, several.outcome) == ("approved", "rejected")
+    (result,) = several.rules
+    assert (result.rule, result.wins, result.losses) == ("gain_on_any", 20, 8)
+    assert result.confidence == pytest.approx(0.99)
+    assert "adjusted for 5 tasks (Holm): world_en 0." in result.notes[0]
+    clear, _ = decide(
+        tmp_path / "clear", [any_of(TASK, *others)],
+        candidate=report_content({TASK: answers(140, 200), **others}),
+        base=report_content({TASK: was, **others}),
+    )  # fmt: skip
+    assert clear.outcome == "approved"
+    assert (tmp_path / "clear/work/decision.png").is_file()
+
+
+def test_a_task_that_any_rule_names_must_be_there(tmp_path: Path) -> None:
+    report = report_content({TASK: answers(1, 2)})
+    with pytest.raises(BadInput, match=r"gate.rules.0.task: 'moon' is not in the candidate's"):
+        decide(tmp_path, [any_of(TASK, "moon")], candidate=report, base=report)

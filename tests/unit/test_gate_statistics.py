@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from stages.gate.statistics import (
+    bootstrap_interval,
     clustered_standard_error,
     difference_bound,
+    difference_p,
+    holm,
     mcnemar_exact,
     score_bound,
     t_quantile,
+    t_tail,
 )
 
 
@@ -158,3 +162,33 @@ def _approvals(
     differences = answers(0.6 + gain) - answers(0.6)
     bounds = [difference_bound(row, cluster, 0.95).bound for row in differences]
     return sum(bound > above for bound in bounds) / trials
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_p_value_is_the_confidence_at_which_the_bound_is_reached() -> None:
+    difference = np.random.default_rng(2).choice([1.0, 0.0, -1.0], 200, p=[0.2, 0.7, 0.1])
+    p = difference_p(difference, range(200), 0.03)
+    assert 0 < p < 0.5
+    assert difference_bound(difference, range(200), 1 - p).bound == pytest.approx(0.03)
+    assert difference_p(-difference, range(200), -0.03) == pytest.approx(1 - p)
+
+
+def test_tails_are_symmetric() -> None:
+    assert t_tail(0.0, 9) == 0.5
+    assert t_tail(-1.3, 9) == pytest.approx(1 - t_tail(1.3, 9))
+
+
+def test_bootstrap_interval_agrees_with_the_standard_error_and_sees_clusters() -> None:
+    difference = np.random.default_rng(3).choice([1.0, 0.0, -1.0], 400, p=[0.2, 0.7, 0.1])
+    error = clustered_standard_error(difference, range(400))
+    low, high = bootstrap_interval(difference, range(400))
+    assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.05)
+    assert (low + high) / 2 == pytest.approx(difference.mean(), abs=error / 10)
+    fourfold = np.repeat(difference, 4), list(np.repeat(range(400), 4))
+    assert bootstrap_interval(*fourfold) == pytest.approx((low, high), abs=error / 10)
+    assert bootstrap_interval(difference, range(400)) == (low, high)

@@ -5,6 +5,10 @@ from stages.spec import Input, StageConfig, StageSpec
 class JudgeConfig(StageConfig):
     floor: int = 1
     """Letters needed."""
+    approval: bool = False
+
+    def needs_approval(self) -> bool:
+        return self.approval
 
 
 SPEC = StageSpec(
