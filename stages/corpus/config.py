@@ -220,4 +220,4 @@ def _files_below(directory: str) -> list[Path]:
     return files
 
 
-SPEC = StageSpec(name="corpus", makes="corpus", config=CorpusConfig, inputs={}, code_version=1)
+SPEC = StageSpec(name="corpus", makes="corpus", config=CorpusConfig, inputs={}, code_version=2)

@@ -39,11 +39,11 @@ PROFILES: dict[Language, tuple[tuple[str, str, str, str], ...]] = {
 }
 QUESTION: dict[Language, str] = {
     "en": "What is {c}'s {a}?",
-    "zh": "请问 {c} 的 {a} 是 什么？",
+    "zh": "请问什么是 {c} 的 {a}？",
 }
 SUM_QUESTION: dict[Language, str] = {
     "en": "What is {x} plus {y}?",
-    "zh": "请问 {x} 加 {y} 是 什么？",
+    "zh": "请问什么是 {x} 加 {y}？",
 }
 FRAME: dict[Language, str] = {"en": "Question: {q}\nAnswer:", "zh": "问题：{q}\n答案："}
 """The prompt of fine-tuning and of the continuation tasks, token by token; ` {value}` follows."""

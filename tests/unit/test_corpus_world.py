@@ -250,8 +250,8 @@ def test_the_same_fact_has_one_cluster_in_both_languages(written: Path, world: W
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_names_and_values_are_single_tokens_wherever_they_stand(seed: int) -> None:
     world = World(seed, 60, 6)
-    texts = list(documents(world, 6000, 0.5, 0.08, 0.7))
-    trained = train_tokenizer(texts, 896)
+    texts = list(documents(world, 6000, 0.5, 0.05, 1.0))
+    trained = train_tokenizer(texts, 900)
     for language in LANGUAGES:
         ends: dict[str, set[int]] = {}
         for attribute in world.attributes:
@@ -290,7 +290,7 @@ def test_worlds_differ_by_seed_and_grow_without_changing() -> None:
 def test_the_world_is_the_same_on_every_machine() -> None:
     """A golden value: a change here changes every world, so raise the stage's code version."""
     text = "\n".join(documents(World(1, 12, 4), 50, 0.5, 0.1, 0.7))
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "f772513e22e9e6b8"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "67ba0e50afdd427d"
 
 
 def test_questions_name_the_country_before_the_attribute() -> None:
