@@ -18,6 +18,10 @@ DATA = "model.onnx_data"
 """The external data's name; transformers.js wants exactly this one."""
 GENAI_CONFIG = "genai_config.json"
 
+ADAPTERS, ADAPTER_SUFFIX = "adapters", ".onnx_adapter"
+PRECISION, OPERATORS = "mindcycle.precision", "mindcycle.operators"
+"""Keys of the graph's metadata; absent for fp32 and plain operators."""
+
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 BATCH, SEQUENCE, PAST, TOTAL = (
     "batch_size",
@@ -29,6 +33,11 @@ BATCH, SEQUENCE, PAST, TOTAL = (
 
 Past = list[tuple[np.ndarray, np.ndarray]]
 """Keys and values of every layer, each float32 [B, KV, P, D]."""
+
+
+def adapter_file(directory: Path, name: str) -> Path:
+    """Where a bundle keeps the adapter of this name."""
+    return directory / ADAPTERS / f"{name}{ADAPTER_SUFFIX}"
 
 
 def past_names(layer: int) -> tuple[str, str]:
@@ -95,12 +104,22 @@ class OnnxModel:
             )
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise BadInput(f"{directory / GRAPH}: onnxruntime refuses it: {error}") from None
+        said = self.session.get_modelmeta().custom_metadata_map
+        self.precision: str = said.get(PRECISION, "fp32")
+        """How weights are stored; activations are float32."""
         self._adapters: dict[str, ort.LoraAdapter] = {}
+        for path in sorted((directory / ADAPTERS).glob(f"*{ADAPTER_SUFFIX}")):
+            self.load_adapter(path.name.removesuffix(ADAPTER_SUFFIX), path)
 
     @property
     def eos_id(self) -> int:
         """The first end-of-sequence token."""
         return self.eos_ids[0]
+
+    @property
+    def adapters(self) -> list[str]:
+        """Names of the adapters that can be chosen."""
+        return list(self._adapters)
 
     def load_adapter(self, name: str, path: Path) -> None:
         """Load an `.onnx_adapter` file, to be chosen by `name` at each run.
@@ -114,14 +133,18 @@ class OnnxModel:
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise BadInput(f"{path}: is no .onnx_adapter file: {error}") from None
         places = {value.name: value.shape for value in self.session.get_overridable_initializers()}
-        for tensor, value in content.items():
-            if tensor not in places:
-                raise BadInput(f"{path}: the bundle has no place for {tensor}")
-            fits = zip(value.shape(), places[tensor], strict=False)
-            if any(isinstance(wanted, int) and found != wanted for found, wanted in fits):
-                raise BadInput(
-                    f"{path}: {tensor} is {value.shape()}, the bundle takes {places[tensor]}"
-                )
+        for tensor in sorted(content.keys() - places.keys()):
+            raise BadInput(f"{path}: the bundle has no place for {tensor}")
+        for tensor in sorted(places.keys() - content.keys()):
+            raise BadInput(f"{path}: has nothing for {tensor}; zeros would do where it adds none")
+        ranks = set()
+        for tensor, wanted in places.items():
+            found = content[tensor].shape()
+            if any(isinstance(w, int) and w != f for w, f in zip(wanted, found, strict=False)):
+                raise BadInput(f"{path}: {tensor} is {found}, the bundle takes {wanted}")
+            ranks |= {f for w, f in zip(wanted, found, strict=False) if not isinstance(w, int)}
+        if len(ranks) > 1:
+            raise BadInput(f"{path}: has the ranks {sorted(ranks)}; one for all would be right")
         self._adapters[name] = adapter
 
     def logits(

@@ -51,14 +51,15 @@ def serve(
     files = _named_files(adapters)
     directory = find_bundle(bundle, store)
     name = name or directory.resolve().name
-    if name in files:
-        raise BadInput(f"--adapter: {name} is the model's own name; give one of them another")
     listening = _listen(place.host, place.port)
     with listening:
         served = Served(directory, threads, files)
+        tuned = served.model.adapters
+        if name in tuned:
+            raise BadInput(f"--name: {name} is an adapter's name; give one of them another")
         meters = Meters()
         engine = Engine(served.model, place.rows, place.waiting, meters)
-        app = Server(served, engine, name, list(files), sampling, limits, meters).app()
+        app = Server(served, engine, name, tuned, sampling, limits, meters).app()
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -72,7 +73,7 @@ def serve(
             print(f"Anyone who reaches {place.host}:{port} can ask: there is no password.")
         shown_host = f"[{host}]" if ":" in host else host
         print(
-            f"Serving {', '.join([name, *files])} at http://{shown_host}:{port}/v1, Ctrl-C ends it",
+            f"Serving {', '.join([name, *tuned])} at http://{shown_host}:{port}/v1, Ctrl-C ends it",
             flush=True,
         )
         server = Uvicorn(config, engine, place.grace)

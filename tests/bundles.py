@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from stages.convert.reference import reference_logits
 from stages.export.agreement import Agreement, run_cases
 from stages.export.bundle import write_bundle
 from stages.export.cases import sweep
+from stages.export.engines import Lane
 from stages.export.references import Reference
 from stages.export.structure import structure_problems
 from tests.tiny_models import write_hf
@@ -24,13 +26,16 @@ THRESHOLD = 1e-5
 
 
 def write_tiny_bundle(
-    directory: Path, a: Architecture, weights: dict[str, np.ndarray] | None = None
+    directory: Path,
+    a: Architecture,
+    weights: dict[str, np.ndarray] | None = None,
+    **kinds: Any,
 ) -> dict[str, np.ndarray]:
     """Write a Hugging Face directory `hf` and its bundle `bundle`; returns the weights."""
     weights = write_hf(directory / "hf", a, weights)
     (directory / "bundle").mkdir()
     model, tokenizer = read_model(directory / "hf"), read_tokenizer(directory / "hf")
-    write_bundle(directory / "bundle", model, tokenizer, {"key": "value"})
+    write_bundle(directory / "bundle", model, tokenizer, {"key": "value"}, **kinds)
     return weights
 
 
@@ -51,7 +56,9 @@ def proof(bundle: Path, a: Architecture, weights: dict[str, np.ndarray]) -> Agre
         threshold=THRESHOLD,
         longest=LONGEST,
         structure=structure_problems(graph, a),
-        cases=run_cases(OnnxModel(bundle, threads=1), exact(a, weights), cases, THRESHOLD),
+        cases=run_cases([Lane(OnnxModel(bundle, threads=1))], exact(a, weights), cases, THRESHOLD)[
+            0
+        ],
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from artifacts.adapter import Adapter
 from artifacts.architecture import Architecture, Family
 from artifacts.fields import DType
 from artifacts.hf_model import write_configs, write_weights
@@ -58,6 +59,27 @@ def random_weights(architecture: Architecture, seed: int = 0) -> dict[str, np.nd
             value = 0.6 * rng.standard_normal(shape) / np.sqrt(shape[1])
         weights[name] = value.astype(np.float32)
     return weights
+
+
+def random_adapter(a: Architecture, rank: int, targets: tuple[str, ...], seed: int) -> Adapter:
+    """An adapter that moves logits by about as much as they are."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in a.tensor_shapes().items():
+        module = name.removesuffix(".weight")
+        if module.rpartition(".")[2] in targets:
+            out, width = shape
+            tensors[module] = (
+                rng.standard_normal((rank, width)).astype(np.float32) / 4,
+                rng.standard_normal((out, rank)).astype(np.float32) / 4,
+            )
+    return Adapter(rank, 2.0 * rank, targets, tensors)
+
+
+def merged(weights: dict[str, np.ndarray], with_: Adapter) -> dict[str, np.ndarray]:
+    """The weights with an adapter added for good."""
+    added = {f"{module}.weight": with_.delta(module) for module in with_.tensors}
+    return {name: w + added[name] if name in added else w for name, w in weights.items()}
 
 
 def write_tokenizer(directory: Path) -> None:

@@ -1,17 +1,23 @@
 """The bundle's files: graph, external data, configs and tokenizer, flat in one directory."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 
+from artifacts.adapter import Adapter
 from artifacts.hf_model import HFModel, copy_configs
 from artifacts.manifest import Manifest
-from artifacts.onnx_bundle import GENAI_CONFIG, GRAPH
+from artifacts.onnx_bundle import GENAI_CONFIG, GRAPH, OPERATORS, PRECISION, adapter_file
 from artifacts.tokenizer_files import TokenizerFiles, write_object
-from stages.export.decoder import build_decoder, stored_weights
+from stages.export.adapters import targets_of, write_onnx_adapter
+from stages.export.attention import blocks_of
+from stages.export.decoder import build_decoder
 from stages.export.external_data import write_external_data
 from stages.export.genai_config import genai_config
+from stages.export.kinds import Operators, Precision
+from stages.export.linears import linears_of
 
 
 def write_bundle(
@@ -19,24 +25,50 @@ def write_bundle(
     model: HFModel,
     tokenizer: TokenizerFiles,
     metadata: dict[str, str],
+    operators: Operators = "plain",
+    precision: Precision = "fp32",
+    adapters: Mapping[str, Adapter] = {},
 ) -> onnx.ModelProto:
-    """Write everything but the proof; returns the graph, whose weights stay on disk."""
+    """Write everything but the proof; returns the graph, whose weights stay on disk.
+
+    Raises BadInput if the model's shape or weights do not allow the precision.
+    """
     architecture = model.architecture
-    weights = write_external_data(directory, model.weights, stored_weights(architecture))
-    graph = build_decoder(architecture).model(architecture.family, weights, metadata)
+    linears, blocks = linears_of(precision, architecture), blocks_of(operators, architecture)
+    stored = (
+        each for name in model.weights for each in linears.store(name, model.weights.raw(name))
+    )
+    weights = write_external_data(directory, stored)
+    targets = targets_of(adapters.values())
+    decoder = build_decoder(architecture, blocks, linears, targets)
+    graph = decoder.model(architecture.family, weights, metadata, blocks.opset)
     (directory / GRAPH).write_bytes(graph.SerializeToString(deterministic=True))
-    write_object(directory / GENAI_CONFIG, genai_config(model))
+    for name, adapter in adapters.items():
+        adapter_file(directory, name).parent.mkdir(exist_ok=True)
+        write_onnx_adapter(adapter_file(directory, name), adapter, architecture, targets)
+    shared = operators == "microsoft"
+    write_object(directory / GENAI_CONFIG, genai_config(model, shared_cache=shared))
     copy_configs(model, directory)
     tokenizer.copy_to(directory)
     return graph
 
 
-def provenance(manifest: Manifest, model: HFModel, licence: str | None) -> dict[str, str]:
-    """What the graph says of its origin, in ONNX's metadata."""
+def provenance(
+    manifest: Manifest,
+    model: HFModel,
+    licence: str | None,
+    operators: Operators = "plain",
+    precision: Precision = "fp32",
+) -> dict[str, str]:
+    """What the graph says of its origin and kind, in ONNX's metadata."""
     architecture = json.dumps(model.architecture.model_dump(mode="json"), sort_keys=True)
     said = {
         "mindcycle.model.digest": manifest.digest,
         "mindcycle.model.identity": manifest.identity,
         "mindcycle.architecture": architecture,
     }
+    if operators != "plain":
+        said[OPERATORS] = operators
+    if precision != "fp32":
+        said[PRECISION] = precision
     return said | ({"licence": licence} if licence else {})

@@ -24,8 +24,8 @@ class Case:
     ids_BT: np.ndarray
     mask_BT: np.ndarray
     positions_BT: np.ndarray
-    steps: bool = False
-    """Whether the S tokens go in one at a time."""
+    steps: int = 0
+    """How many of the S tokens go in at once; 0 is all."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ def sweep(vocab_size: int, longest: int, seed: int) -> list[Case]:
         mask_BT: np.ndarray,
         past: int = 0,
         positions_BT: np.ndarray | None = None,
-        steps: bool = False,
+        steps: int = 0,
     ) -> Case:
         ids_BT = rng.integers(0, vocab_size, mask_BT.shape)
         positions_BT = positions_of(mask_BT) if positions_BT is None else positions_BT
@@ -63,8 +63,8 @@ def sweep(vocab_size: int, longest: int, seed: int) -> list[Case]:
                 cases.append(case("left pad, past", _left(batch, past + new), past))
                 cases.append(case("holes, past", _holes(batch, past + new), past))
     few = min(longest, 9)
-    cases.append(case("one by one", _full(2, few), 0, steps=True))
-    cases.append(case("left pad, one by one", _left(2, few), 0, steps=True))
+    cases.append(case("one by one", _full(2, few), 0, steps=1))
+    cases.append(case("left pad, one by one", _left(2, few), 0, steps=1))
     if few > 2:
         # Any growing positions are allowed. A graph that counts for itself is found out here.
         spread = np.tile(np.arange((few + 1) // 2) * 2, (2, 1))

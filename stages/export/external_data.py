@@ -1,13 +1,13 @@
 """Weights beside the graph, written tensor by tensor: memory does not grow with the model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from artifacts.hf_model import ModelWeights
 from artifacts.onnx_bundle import DATA
 
 ALIGNMENT = 4096
@@ -18,39 +18,45 @@ BLOCK = 16 << 20
 """Bytes of float32 that are held at a time."""
 
 
-def write_external_data(
-    directory: Path, weights: ModelWeights, stored: Mapping[str, tuple[str, bool]]
-) -> list[onnx.TensorProto]:
-    """Write `model.onnx_data` in float32 and return the initialisers that point into it.
+@dataclass(frozen=True)
+class Stored:
+    """An initialiser, its values in blocks of rows that are made when they are written."""
 
-    `stored` maps an initialiser's name to its tensor and whether that is stored transposed.
-    """
+    name: str
+    dtype: str
+    """numpy's name, little-endian."""
+    shape: tuple[int, ...]
+    blocks: Iterator[np.ndarray]
+
+
+def row_blocks(array: np.ndarray, dtype: str) -> Iterator[np.ndarray]:
+    """The array's rows as contiguous blocks of bounded size."""
+    rows = max(1, BLOCK // max(1, 4 * int(np.prod(array.shape[1:], dtype=np.int64))))
+    for start in range(0, len(array), rows):
+        with np.errstate(over="ignore"):  # whoever casts to less looks for infinities
+            yield np.ascontiguousarray(array[start : start + rows], dtype=dtype)
+
+
+def write_external_data(directory: Path, stored: Iterable[Stored]) -> list[onnx.TensorProto]:
+    """Write `model.onnx_data` and return the initialisers that point into it."""
     tensors = []
     with (directory / DATA).open("wb") as file:
-        for name, (source, flip) in stored.items():
-            array = weights.raw(source)
-            shape = array.shape[::-1] if flip else array.shape
-            size = array.size * 4
+        for each in stored:
+            size = int(np.prod(each.shape, dtype=np.int64)) * np.dtype(each.dtype).itemsize
             if size < INLINE:
-                value = np.asarray(array.T if flip else array, dtype=np.float32)
-                tensors.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+                value = np.concatenate(list(each.blocks)).reshape(each.shape)
+                tensors.append(numpy_helper.from_array(value, each.name))
                 continue
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            tensors.append(_pointer(name, shape, file.tell(), size))
-            for block in _blocks(array.T if flip else array):
+            tensors.append(_pointer(each, file.tell(), size))
+            for block in each.blocks:
                 file.write(block.data)
     return tensors
 
 
-def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The array's rows as contiguous little-endian float32 blocks of bounded size."""
-    rows = max(1, BLOCK // max(1, 4 * int(np.prod(array.shape[1:], dtype=np.int64))))
-    starts = range(0, len(array), rows)
-    return (np.ascontiguousarray(array[start : start + rows], dtype="<f4") for start in starts)
-
-
-def _pointer(name: str, shape: tuple[int, ...], offset: int, length: int) -> onnx.TensorProto:
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+def _pointer(stored: Stored, offset: int, length: int) -> onnx.TensorProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(stored.dtype))
+    tensor = TensorProto(name=stored.name, data_type=kind, dims=stored.shape)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", DATA), ("offset", offset), ("length", length)):
         tensor.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))

@@ -6,8 +6,11 @@ from artifacts.hf_model import HFModel
 from artifacts.onnx_bundle import GRAPH, IDS, LOGITS, MASK, POSITIONS
 
 
-def genai_config(model: HFModel) -> dict[str, Any]:
-    """The config for a model; greedy search unless the caller of genai says otherwise."""
+def genai_config(model: HFModel, shared_cache: bool = False) -> dict[str, Any]:
+    """The config for a model; greedy search unless the caller of genai says otherwise.
+
+    `shared_cache`: past and present are one buffer of the longest length.
+    """
     a = model.architecture
     eos = model.eos_ids or [0]
     return {
@@ -51,8 +54,8 @@ def genai_config(model: HFModel) -> dict[str, Any]:
             "no_repeat_ngram_size": 0,
             "num_beams": 1,
             "num_return_sequences": 1,
-            # Plain operators append to the cache; a shared buffer needs com.microsoft's attention.
-            "past_present_share_buffer": False,
+            # Most operators append to the cache; only com.microsoft's attention writes into it.
+            "past_present_share_buffer": shared_cache,
             "repetition_penalty": 1.0,
             "temperature": 1.0,
             "top_k": 1,

@@ -7,8 +7,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 18
-IR_VERSION = 8
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+IR_VERSIONS = {18: 8, 23: 11}
+"""Opset -> the file format's version, the oldest that has it, for old engines' sake."""
 
 Dim = int | str
 """A fixed length, or the name of a dynamic axis."""
@@ -74,20 +76,28 @@ class GraphWriter:
         return names
 
     def model(
-        self, name: str, weights: Sequence[onnx.TensorProto], metadata: dict[str, str]
+        self,
+        name: str,
+        weights: Sequence[onnx.TensorProto],
+        metadata: dict[str, str],
+        opset: int,
     ) -> onnx.ModelProto:
         """The finished model; `weights` are further initialisers, their bytes here or outside."""
         graph = helper.make_graph(
             self.nodes, name, self.inputs, self.outputs, [*self.initializers, *weights]
         )
+        opsets = [helper.make_opsetid("", opset)]
+        if any(node.domain == MICROSOFT for node in self.nodes):
+            opsets.append(helper.make_opsetid(MICROSOFT, 1))
         model = helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION,
+            opset_imports=opsets,
+            ir_version=IR_VERSIONS[opset],
             producer_name="mindcycle",
         )
         helper.set_model_props(model, metadata)
         return model
 
 
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
+BOOL = TensorProto.BOOL

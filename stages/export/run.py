@@ -4,15 +4,18 @@ from typing import Any
 
 import onnx
 
+from artifacts.adapter import Adapter, read_adapter
 from artifacts.errors import BadInput, StageFailed
 from artifacts.hf_model import HFModel, read_model, tokenizer_problems
 from artifacts.manifest import read_manifest
-from artifacts.onnx_bundle import DATA, GRAPH, OnnxModel
+from artifacts.onnx_bundle import DATA, GRAPH
 from artifacts.tokenizer_files import read_tokenizer, write_object
-from stages.export.agreement import Agreement, run_cases
+from stages.export.adapters import targets_of
+from stages.export.agreement import Agreement
 from stages.export.bundle import provenance, write_bundle
-from stages.export.cases import sweep
 from stages.export.config import ExportConfig
+from stages.export.engines import PACKAGES, missing
+from stages.export.proof import prove
 from stages.export.report import picture, table
 from stages.export.structure import structure_problems
 from stages.spec import Job
@@ -32,40 +35,48 @@ def run(job: Job) -> dict[str, Any]:
     if not model.eos_ids:
         problems.append(f"{source}: config.json names no eos_token_id; generation would never end")
     longest = _longest(config, model, problems)
+    problems += [
+        f"export.engines: names {name}, which is not installed; pip install {PACKAGES[name]}"
+        for name in config.proved_in
+        if missing(name)
+    ]
     if problems:
         raise BadInput(*problems)
     for note in model.notes:
         print(f"export: {note}", flush=True)
 
-    metadata = provenance(read_manifest(source), model, config.licence)
-    graph = write_bundle(job.work, model, tokenizer, metadata)
+    adapters = _adapters(config, model)
+    kind = (config.operators, config.precision)
+    metadata = provenance(read_manifest(source), model, config.licence, *kind)
+    graph = write_bundle(job.work, model, tokenizer, metadata, *kind, adapters)
     onnx.checker.check_model(str(job.work / GRAPH))
-
-    from stages.engine import runtime  # brings MindSpore, which bad input need not wait for
-    from stages.engine.inference import InferenceModel
-
-    runtime.start("CPU")  # the proof compares in plain fp32, which every machine has
-    cases = sweep(model.architecture.vocab_size, longest, config.seed)
-    print(f"export: proving the graph in {len(cases)} cases up to {longest} tokens", flush=True)
-    reference = InferenceModel.load(source).logits
-    agreement = Agreement(
-        threshold=config.threshold,
-        longest=longest,
-        structure=structure_problems(graph, model.architecture),
-        cases=run_cases(OnnxModel(job.work), reference, cases, config.threshold),
-    )
+    structure = structure_problems(graph, model.architecture, targets_of(adapters.values()))
+    agreement = prove(job.work, source, config, longest, structure)
     write_object(job.work / "agreement.json", agreement.to_json())
     (job.work / "agreement.md").write_text(table(agreement), encoding="utf-8")
     picture(agreement, job.work / "agreement.png")
     require(agreement)
     return {
-        "cases": len(cases),
+        "cases": len(agreement.cases),
         "longest": longest,
         "max_abs": agreement.max_abs,
         "max_error": agreement.max_scaled,
         "graph_bytes": (job.work / GRAPH).stat().st_size,
         "data_bytes": (job.work / DATA).stat().st_size,
     }
+
+
+def _adapters(config: ExportConfig, model: HFModel) -> dict[str, Adapter]:
+    adapters, problems = {}, []
+    for name, path in config.adapters.items():
+        try:
+            adapters[name] = read_adapter(path)
+            adapters[name].check_fits(model.architecture)
+        except BadInput as error:
+            problems += error.problems
+    if problems:
+        raise BadInput(*problems)
+    return adapters
 
 
 def require(agreement: Agreement) -> None:

@@ -1,6 +1,6 @@
 """What can be said against a graph without running it: its interface, and lengths baked into it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx
 from onnx import TensorProto, numpy_helper, shape_inference
@@ -18,6 +18,7 @@ from artifacts.onnx_bundle import (
     past_names,
     present_names,
 )
+from stages.export.adapters import RANK, lora_names
 
 Declared = dict[str, tuple[int, list[int | str]]]
 """Name -> (element type, dimensions)."""
@@ -32,16 +33,27 @@ PRIMES = (
 )
 
 
-def structure_problems(model: onnx.ModelProto, architecture: Architecture) -> list[str]:
-    """A sentence for everything that is wrong; weights outside the graph are not read."""
-    return [
-        *_interface_problems(model.graph, architecture),
+def structure_problems(
+    model: onnx.ModelProto, architecture: Architecture, lora: Collection[str] = ()
+) -> list[str]:
+    """A sentence for everything that is wrong; weights outside the graph are not read.
+
+    `lora` names the projections that adapters may be added to. Shapes can be inferred only where
+    all operators are ONNX's own.
+    """
+    problems = [
+        *_interface_problems(model.graph, architecture, lora),
         *_constant_shape_problems(model.graph, architecture),
-        *_inference_problems(model, architecture),
+        *_signed_weights(model.graph),
     ]
+    if not any(node.domain for node in model.graph.node):
+        problems += _inference_problems(model, architecture)
+    return problems
 
 
-def declared_interface(architecture: Architecture) -> tuple[Declared, Declared]:
+def declared_interface(
+    architecture: Architecture, lora: Collection[str] = ()
+) -> tuple[Declared, Declared]:
     """The inputs and outputs that every engine we know accepts."""
     kv, dim = architecture.kv_heads, architecture.head_dim
     ints, floats = TensorProto.INT64, TensorProto.FLOAT
@@ -54,11 +66,25 @@ def declared_interface(architecture: Architecture) -> tuple[Declared, Declared]:
     for i in range(architecture.layers):
         inputs |= {name: (floats, [BATCH, kv, PAST, dim]) for name in past_names(i)}
         outputs |= {name: (floats, [BATCH, kv, TOTAL, dim]) for name in present_names(i)}
+    for name, (out, *width) in architecture.tensor_shapes().items():
+        module = name.removesuffix(".weight")
+        if width and module.rpartition(".")[2] in lora:
+            a, b = lora_names(module)
+            inputs |= {a: (floats, [*width, RANK]), b: (floats, [RANK, out])}
     return inputs, outputs
 
 
-def _interface_problems(graph: onnx.GraphProto, architecture: Architecture) -> Iterator[str]:
-    wanted = declared_interface(architecture)
+def _signed_weights(graph: onnx.GraphProto) -> Iterator[str]:
+    """Processors without VNNI multiply signed bytes in pairs and cut sums that are too large."""
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.INT8:
+            yield f"weights {tensor.name} are signed bytes; unsigned ones would be right"
+
+
+def _interface_problems(
+    graph: onnx.GraphProto, architecture: Architecture, lora: Collection[str]
+) -> Iterator[str]:
+    wanted = declared_interface(architecture, lora)
     for role, values, declared in (
         ("input", graph.input, wanted[0]),
         ("output", graph.output, wanted[1]),

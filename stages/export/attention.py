@@ -1,0 +1,249 @@
+"""Attention, norms and rotation in three sets of operators; all of them compute the same.
+
+`plain` is what every engine runs. `opset23` says the same with the operators that ONNX has for it
+since opset 23. `microsoft` uses onnxruntime's own GroupQueryAttention, which can keep its cache in
+one buffer; its limits are onnxruntime's (README, "Serving the export").
+
+Shapes as in `decoder`: B batch, S new tokens, P cached ones, T = P + S, H query heads, KV key/value
+heads, D features of a head. No constant depends on B, S, P or T: reshapes say 0 (keep this axis)
+and -1 (what is left), and the rotary angles are computed from `position_ids`, so there is no table
+that could end.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from artifacts.architecture import Architecture
+from artifacts.errors import BadInput
+from artifacts.onnx_bundle import IDS, MASK, POSITIONS, past_names, present_names
+from artifacts.rope import scaled
+from stages.export.graph import BOOL, FLOAT, INT32, MICROSOFT, GraphWriter
+from stages.export.kinds import Operators
+
+MASKED = float(np.finfo(np.float32).min)
+"""Added to a masked score. Not -inf: a row that sees nothing would be NaN and spoil the rest."""
+
+Project = Callable[[str], str]
+"""Name of a projection (q, k or v) -> its output [B, S, heads*D], bias included."""
+
+
+class Blocks(Protocol):
+    """What the decoder asks of a set of operators."""
+
+    opset: int
+
+    def prepare(self, graph: GraphWriter) -> None:
+        """Write what all layers share: mask and rotary angles."""
+        ...
+
+    def norm(self, graph: GraphWriter, x: str, weight: str) -> str:
+        """RMSNorm over the last axis."""
+        ...
+
+    def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
+        """Everything between the projections q, k, v and the output projection: [B, S, H*D]."""
+        ...
+
+
+def blocks_of(operators: Operators, architecture: Architecture) -> Blocks:
+    """The set of operators by its name."""
+    kinds: dict[Operators, type[Plain | Opset23 | Microsoft]] = {
+        "plain": Plain,
+        "opset23": Opset23,
+        "microsoft": Microsoft,
+    }
+    return kinds[operators](architecture)
+
+
+class Plain:
+    """Operators of opset 18 that every engine runs."""
+
+    opset = 18
+
+    def __init__(self, architecture: Architecture):
+        self._a = architecture
+        self._bias_B1ST = ""
+        self._rotation = ("", "")
+
+    def prepare(self, graph: GraphWriter) -> None:
+        self._bias_B1ST = _bias(graph, _visible(graph, self._a.sliding_window))
+        self._rotation = _rotation(graph, self._a, axes=(1, 3))
+
+    def norm(self, graph: GraphWriter, x: str, weight: str) -> str:
+        # Written as Pow-ReduceMean-Add-Sqrt-Div-Mul, the pattern that engines know and fuse.
+        square = graph.add("Pow", x, graph.number(2.0))
+        mean = graph.add("ReduceMean", square, graph.ints(-1), keepdims=1)
+        root = graph.add("Sqrt", graph.add("Add", mean, graph.number(self._a.rms_norm_eps)))
+        return graph.add("Mul", graph.add("Div", x, root), weight)
+
+    def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
+        heads, kv, dim = self._a.heads, self._a.kv_heads, self._a.head_dim
+        q_BHSD, k_BKSD, v_BKSD = (_heads(self, graph, self._a, layer, x, project) for x in "qkv")
+        q_BHSD = self._rotate(graph, q_BHSD)
+        k_BKSD = self._rotate(graph, k_BKSD)
+        (past_k, past_v), (present_k, present_v) = past_names(layer), present_names(layer)
+        k_BKTD = graph.add("Concat", past_k, k_BKSD, out=present_k, axis=2)
+        v_BKTD = graph.add("Concat", past_v, v_BKSD, out=present_v, axis=2)
+
+        # The queries of one group stand below each other, [B, KV, H/KV*S, D], so that keys and
+        # values need not be repeated.
+        q_BHSD = graph.add("Mul", q_BHSD, graph.number(dim**-0.5))
+        grouped = graph.ints(0, kv, -1, 0)
+        single = graph.ints(0, heads, -1, 0)
+        k_BKDT = graph.add("Transpose", k_BKTD, perm=[0, 1, 3, 2])
+        score = graph.add("MatMul", graph.add("Reshape", q_BHSD, grouped), k_BKDT)
+        score_BHST = graph.add("Add", graph.add("Reshape", score, single), self._bias_B1ST)
+        p_BHST = graph.add("Softmax", score_BHST, axis=-1)
+        mixed = graph.add("MatMul", graph.add("Reshape", p_BHST, grouped), v_BKTD)
+        return _joined(graph, graph.add("Reshape", mixed, single), self._a)
+
+    def _rotate(self, graph: GraphWriter, x_BHSD: str) -> str:
+        cos, sin = self._rotation
+        half = graph.ints(self._a.head_dim // 2, self._a.head_dim // 2)
+        first, second = graph.add_many("Split", [x_BHSD, half], [None, None], axis=-1)
+        turned_first = graph.add("Sub", graph.add("Mul", first, cos), graph.add("Mul", second, sin))
+        turned_second = graph.add(
+            "Add", graph.add("Mul", second, cos), graph.add("Mul", first, sin)
+        )
+        return graph.add("Concat", turned_first, turned_second, axis=-1)
+
+
+class Opset23:
+    """ONNX's own Attention, RMSNormalization and RotaryEmbedding."""
+
+    opset = 23
+
+    def __init__(self, architecture: Architecture):
+        self._a = architecture
+        self._visible_B1ST = ""
+        self._rotation = ("", "")
+
+    def prepare(self, graph: GraphWriter) -> None:
+        # True or false: engines disagree on which finite number hides a key in this operator.
+        self._visible_B1ST = _visible(graph, self._a.sliding_window)
+        self._rotation = _rotation(graph, self._a, axes=(2,))
+
+    def norm(self, graph: GraphWriter, x: str, weight: str) -> str:
+        return graph.add("RMSNormalization", x, weight, axis=-1, epsilon=self._a.rms_norm_eps)
+
+    def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
+        q_BHSD, k_BKSD, v_BKSD = (_heads(self, graph, self._a, layer, x, project) for x in "qkv")
+        q_BHSD = graph.add("RotaryEmbedding", q_BHSD, *self._rotation)
+        k_BKSD = graph.add("RotaryEmbedding", k_BKSD, *self._rotation)
+        mixed_BHSD, _, _ = graph.add_many(
+            "Attention",
+            [q_BHSD, k_BKSD, v_BKSD, self._visible_B1ST, *past_names(layer)],
+            [None, *present_names(layer)],
+            scale=self._a.head_dim**-0.5,
+        )
+        return _joined(graph, mixed_BHSD, self._a)
+
+
+class Microsoft(Plain):
+    """onnxruntime's GroupQueryAttention, with mask and rotation of our own.
+
+    Left to itself the operator takes padding to stand on the right, and counts positions itself.
+    It refuses several new tokens on a cache in batches of more than one.
+    """
+
+    opset = 23  # for RotaryEmbedding; norms stay plain, a pattern that onnxruntime fuses further
+
+    def __init__(self, architecture: Architecture):
+        super().__init__(architecture)
+        if architecture.head_dim % 16:
+            raise BadInput(
+                f"export.operators: is microsoft; head_dim is {architecture.head_dim}, which is no "
+                "multiple of 16; plain or opset23 would do"
+            )
+        self._lengths = ("", "")
+
+    def prepare(self, graph: GraphWriter) -> None:
+        self._bias_B1ST = _bias(graph, _visible(graph, self._a.sliding_window))
+        self._rotation = _rotation(graph, self._a, axes=(2,))
+        one = graph.integer(1)
+        total = graph.add("Gather", graph.add("Shape", MASK), one, axis=0)
+        last = graph.add("Cast", graph.add("Sub", total, one), to=INT32)
+        self._lengths = (
+            graph.add("Expand", last, graph.add("Shape", IDS, end=1)),
+            graph.add("Cast", total, to=INT32),
+        )
+
+    def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
+        q_BSF, k_BSF = (self._turned(graph, layer, x, project(x)) for x in "qk")
+        cache, new_cache = past_names(layer), present_names(layer)
+        inputs = [q_BSF, k_BSF, project("v"), *cache, *self._lengths]
+        no_table = ["", "", ""]  # cosine, sine and positions: the rotation is done
+        mixed_BSF, _, _ = graph.add_many(
+            "GroupQueryAttention",
+            [*inputs, *no_table, self._bias_B1ST],
+            [None, *new_cache],
+            domain=MICROSOFT,
+            num_heads=self._a.heads,
+            kv_num_heads=self._a.kv_heads,
+            scale=self._a.head_dim**-0.5,
+        )
+        return mixed_BSF
+
+    def _turned(self, graph: GraphWriter, layer: int, which: str, x_BSF: str) -> str:
+        """Queries or keys as [B, S, heads*D], normed where the family norms them, and rotated."""
+        count = self._a.heads if which == "q" else self._a.kv_heads
+        if self._a.qk_norm:
+            x_BSHD = graph.add("Reshape", x_BSF, graph.ints(0, 0, count, self._a.head_dim))
+            weight = f"model.layers.{layer}.self_attn.{which}_norm.weight"
+            x_BSHD = self.norm(graph, x_BSHD, weight)
+            x_BSF = graph.add("Reshape", x_BSHD, graph.ints(0, 0, count * self._a.head_dim))
+        return graph.add("RotaryEmbedding", x_BSF, *self._rotation, num_heads=count)
+
+
+def _visible(graph: GraphWriter, window: int | None) -> str:
+    """[B, 1, S, T]: whether a query may look at a key; once for all layers."""
+    zero, one = graph.integer(0), graph.integer(1)
+    total = graph.add("Gather", graph.add("Shape", MASK), one, axis=0)
+    new = graph.add("Gather", graph.add("Shape", IDS), one, axis=0)
+    # Columns of the cache, not position_ids: the order of tokens is that of their arrival.
+    k_T = graph.add("Range", zero, total, one)
+    q_S = graph.add("Range", graph.add("Sub", total, new), total, one)
+    q_S1 = graph.add("Unsqueeze", q_S, graph.ints(1))
+    causal_ST = graph.add("LessOrEqual", k_T, q_S1)
+    if window is not None:
+        recent_ST = graph.add("Less", graph.add("Sub", q_S1, k_T), graph.integer(window))
+        causal_ST = graph.add("And", causal_ST, recent_ST)
+    keep_B11T = graph.add("Unsqueeze", graph.add("Cast", MASK, to=BOOL), graph.ints(1, 2))
+    return graph.add("And", causal_ST, keep_B11T)
+
+
+def _bias(graph: GraphWriter, visible_B1ST: str) -> str:
+    """0 where a query may look, MASKED elsewhere."""
+    return graph.add("Where", visible_B1ST, graph.number(0.0), graph.number(MASKED))
+
+
+def _rotation(graph: GraphWriter, a: Architecture, axes: tuple[int, ...]) -> tuple[str, str]:
+    """Cosine and sine of the rotary angles: [B, S] with `axes` added, the last of them D/2 wide."""
+    frequency = a.rope_theta ** (-np.arange(0, a.head_dim, 2, dtype=np.float64) / a.head_dim)
+    frequency, sharpness = scaled(frequency, a.rope_theta, a.rope_scaling)
+    position_BS = graph.add("Cast", POSITIONS, to=FLOAT)
+    position = graph.add("Unsqueeze", position_BS, graph.ints(*axes))
+    angle = graph.add("Mul", position, graph.constant(frequency, np.float32))
+    cos, sin = graph.add("Cos", angle), graph.add("Sin", angle)
+    if sharpness == 1.0:
+        return cos, sin
+    factor = graph.number(sharpness)
+    return graph.add("Mul", cos, factor), graph.add("Mul", sin, factor)
+
+
+def _heads(
+    blocks: Blocks, graph: GraphWriter, a: Architecture, layer: int, which: str, project: Project
+) -> str:
+    """One of q, k, v as [B, heads, S, D], normed where the family norms it."""
+    count = a.heads if which == "q" else a.kv_heads
+    x = graph.add("Reshape", project(which), graph.ints(0, 0, count, a.head_dim))
+    if a.qk_norm and which != "v":
+        x = blocks.norm(graph, x, f"model.layers.{layer}.self_attn.{which}_norm.weight")
+    return graph.add("Transpose", x, perm=[0, 2, 1, 3])
+
+
+def _joined(graph: GraphWriter, mixed_BHSD: str, a: Architecture) -> str:
+    mixed_BSHD = graph.add("Transpose", mixed_BHSD, perm=[0, 2, 1, 3])
+    return graph.add("Reshape", mixed_BSHD, graph.ints(0, 0, a.heads * a.head_dim))
