@@ -8,16 +8,18 @@ honoured here is refused by name, never ignored.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
+from artifacts.lora_spec import ALL_LINEAR, PROJECTIONS, LoraSpec, problem_with_pattern
+from artifacts.lora_spec import Projection as Projection
 from artifacts.manifest import Manifest
 from artifacts.validation import plain, shown
 from artifacts.weights import SafetensorsFile, write_safetensors
@@ -25,10 +27,6 @@ from artifacts.weights import SafetensorsFile, write_safetensors
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 BASE = "base.json"
-
-Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-"""A linear of a decoder layer; the modules an adapter may target."""
-PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
 
 _KEY = re.compile(r"base_model\.model\.(model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])")
 _FLOATS = (np.dtype("<f4"), np.dtype("<f2"), np.dtype("<f8"))
@@ -45,7 +43,11 @@ _SILENT = {
     "revision",
     "runtime_config",
 }
-_READ = {"peft_type", "task_type", "r", "lora_alpha", "target_modules", "bias", "init_lora_weights"}
+_READ = {
+    *("peft_type", "task_type", "r", "lora_alpha", "target_modules", "bias", "init_lora_weights"),
+    *("rank_pattern", "alpha_pattern", "use_rslora", "layers_to_transform", "layers_pattern"),
+    "exclude_modules",
+}
 
 Pair = tuple[np.ndarray, np.ndarray]
 """(A [rank, in], B [out, rank]), float32."""
@@ -62,13 +64,9 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """A low-rank addition to some linears: W + scaling * B @ A."""
+class Adapter(LoraSpec):
+    """A spec with the values of its pairs."""
 
-    rank: int
-    alpha: float
-    targets: tuple[str, ...]
-    """Names of the linears it stands on in every layer, in the order of `PROJECTIONS`."""
     tensors: Mapping[str, Pair] = field(repr=False)
     """Hugging Face module name (`model.layers.0.self_attn.q_proj`) -> (A, B)."""
     base: Base | None = None
@@ -79,14 +77,19 @@ class Adapter:
     """Sentences about what was left aside, for the user to read."""
 
     @property
-    def scaling(self) -> float:
-        """The factor on B @ A."""
-        return self.alpha / self.rank
+    def leaves(self) -> tuple[str, ...]:
+        """Names of the linears it stands on in some layer, in the order of `PROJECTIONS`."""
+        found = {module.rsplit(".", 1)[-1] for module in self.tensors}
+        return tuple(name for name in PROJECTIONS if name in found)
+
+    def pairs(self) -> dict[str, tuple[int, float]]:
+        """Module name -> (rank, scaling) of every pair."""
+        return {module: (self.rank_of(module), self.scaling_of(module)) for module in self.tensors}
 
     def delta(self, module: str) -> np.ndarray:
         """scaling * B @ A of one module, [out, in] float32, to be added to its weight."""
         a, b = self.tensors[module]
-        return (b @ a) * np.float32(self.scaling)
+        return (b @ a) * np.float32(self.scaling_of(module))
 
     def parameter_count(self) -> int:
         """Number of trained values."""
@@ -108,7 +111,7 @@ class Adapter:
 
     def check_fits(self, architecture: Architecture) -> None:
         """Raise BadInput naming every module that is missing, unknown or misshapen."""
-        shapes = adapter_shapes(architecture, self.targets, self.rank)
+        shapes = self.shapes(architecture)
         problems = [
             f"{self.where}: module {module} is targeted and has no tensors"
             for module in shapes
@@ -134,13 +137,7 @@ def adapter_shapes(
     architecture: Architecture, targets: Sequence[str], rank: int
 ) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
     """Module name -> (shape of A, shape of B) for every targeted linear, in the model's order."""
-    shapes = {}
-    for name, shape in architecture.tensor_shapes().items():
-        module = name.removesuffix(".weight")
-        if module.rsplit(".", 1)[-1] in targets and name.endswith(".weight"):
-            out, inner = shape
-            shapes[module] = ((rank, inner), (out, rank))
-    return shapes
+    return LoraSpec(rank, 1.0, tuple(targets)).shapes(architecture)
 
 
 def write_adapter(directory: Path, adapter: Adapter) -> None:
@@ -153,16 +150,20 @@ def write_adapter(directory: Path, adapter: Adapter) -> None:
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,
         "lora_dropout": 0.0,
-        "target_modules": list(adapter.targets),
+        "target_modules": _plain(adapter.targets),
         "bias": "none",
         "fan_in_fan_out": False,
         "init_lora_weights": True,
         "modules_to_save": None,
-        "rank_pattern": {},
-        "alpha_pattern": {},
-        "use_rslora": False,
+        "rank_pattern": dict(adapter.rank_pattern),
+        "alpha_pattern": dict(adapter.alpha_pattern),
+        "use_rslora": adapter.rslora,
         "use_dora": False,
     }
+    if adapter.layers is not None:
+        config["layers_to_transform"] = list(adapter.layers)
+    if adapter.excluded:
+        config["exclude_modules"] = _plain(adapter.excluded)
     _write_json(directory / CONFIG, config)
     arrays = {
         f"base_model.model.{module}.lora_{letter}.weight": np.asarray(array, np.float32)
@@ -191,16 +192,40 @@ def read_adapter(directory: Path) -> Adapter:
     problems = _problems_with_config(config, directory / CONFIG)
     if problems:
         raise BadInput(*problems)
-    rank, targets = config["r"], config["target_modules"]
+    spec = _spec(config)
+    tensors = _read_tensors(directory / TENSORS, spec)
+    if unused := spec.unused(tensors):
+        raise BadInput(*(f"{directory / TENSORS}: {each} has no tensors" for each in unused))
     return Adapter(
-        rank=rank,
-        alpha=float(config["lora_alpha"]),
-        targets=tuple(name for name in PROJECTIONS if name in targets),
-        tensors=_read_tensors(directory / TENSORS, rank, targets),
+        **vars(spec),
+        tensors=tensors,
         base=_read_base(directory / BASE),
         where=str(directory),
         notes=_notes(config, directory / CONFIG),
     )
+
+
+def _spec(config: dict[str, Any]) -> LoraSpec:
+    targets, layers = config["target_modules"], config.get("layers_to_transform")
+    if isinstance(targets, list) and set(targets) <= set(PROJECTIONS):
+        targets = [name for name in PROJECTIONS if name in targets]
+    excluded = config.get("exclude_modules") or ()
+    if isinstance(layers, int):
+        layers = [layers]
+    return LoraSpec(
+        rank=config["r"],
+        alpha=float(config["lora_alpha"]),
+        targets=targets if isinstance(targets, str) else tuple(targets),
+        rank_pattern=config.get("rank_pattern") or {},
+        alpha_pattern=config.get("alpha_pattern") or {},
+        rslora=bool(config.get("use_rslora")),
+        layers=tuple(layers) if layers else None,
+        excluded=excluded if isinstance(excluded, str) else tuple(excluded),
+    )
+
+
+def _plain(names: tuple[str, ...] | str) -> list[str] | str:
+    return names if isinstance(names, str) else list(names)
 
 
 def _notes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
@@ -226,15 +251,7 @@ def _problems_with_config(config: dict[str, Any], path: Path) -> list[str]:
     # peft would take its default of 8 for a missing alpha and scale wrongly without a word.
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1e9:
         problems.append(refuse("lora_alpha", "a number above 0"))
-    targets = config.get("target_modules")
-    if (
-        not isinstance(targets, list)
-        or not targets
-        or not all(isinstance(name, str) and name in PROJECTIONS for name in targets)
-    ):
-        problems.append(
-            refuse("target_modules", f"a list of names out of {', '.join(PROJECTIONS)}")
-        )
+    problems += _selection_problems(config, path, refuse)
     if config.get("bias", "none") != "none":
         problems.append(refuse("bias", "'none'"))
     # PiSSA, OLoRA and their like change the base as well.
@@ -246,7 +263,58 @@ def _problems_with_config(config: dict[str, Any], path: Path) -> list[str]:
     return problems
 
 
-def _read_tensors(path: Path, rank: int, targets: Sequence[str]) -> dict[str, Pair]:
+def _selection_problems(
+    config: dict[str, Any], path: Path, refuse: Callable[[str, str], str]
+) -> list[str]:
+    """What is wrong with the settings that say where pairs stand, how wide and how strong."""
+    problems = []
+    targets = config.get("target_modules")
+    if isinstance(targets, list) and targets:
+        if not all(isinstance(name, str) and _is_linear(name) for name in targets):
+            problems.append(
+                refuse("target_modules", f"a list of names out of {', '.join(PROJECTIONS)}")
+            )
+    elif targets != ALL_LINEAR and (why := problem_with_pattern(targets)):
+        right = f"a list of names, or a regular expression; this is {why}"
+        problems.append(refuse("target_modules", right))
+    excluded = config.get("exclude_modules")
+    if isinstance(excluded, list):
+        if not all(isinstance(name, str) for name in excluded):
+            problems.append(refuse("exclude_modules", "a list of names or a regular expression"))
+    elif excluded and (why := problem_with_pattern(excluded)):
+        problems.append(refuse("exclude_modules", f"a regular expression; this is {why}"))
+    for key, kinds, right in (
+        ("rank_pattern", (int,), "whole numbers from 1"),
+        ("alpha_pattern", (int, float), "numbers above 0"),
+    ):
+        patterns = config.get(key) or {}
+        if not isinstance(patterns, dict) or not all(
+            isinstance(value, kinds) and not isinstance(value, bool) and 0 < value < 1e9
+            for value in patterns.values()
+        ):
+            problems.append(refuse(key, f"patterns of module names to {right}"))
+            continue
+        for pattern in patterns:
+            if why := problem_with_pattern(pattern):
+                problems.append(f"{path}: {key} has {shown(pattern)}; this is {why}")
+    if not isinstance(config.get("use_rslora"), bool | None):
+        problems.append(refuse("use_rslora", "true or false"))
+    layers = config.get("layers_to_transform")
+    listed = layers if isinstance(layers, list) else [] if layers is None else [layers]
+    if not all(type(each) is int and 0 <= each < 10_000 for each in listed):
+        problems.append(refuse("layers_to_transform", "numbers of layers, from 0"))
+    elif listed and not isinstance(targets, list):
+        problems.append(refuse("layers_to_transform", "null beside a regular expression"))
+    if config.get("layers_pattern") not in (None, "", [], "layers", ["layers"]):
+        problems.append(refuse("layers_pattern", "null or 'layers'"))
+    return problems
+
+
+def _is_linear(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in PROJECTIONS
+
+
+def _read_tensors(path: Path, spec: LoraSpec) -> dict[str, Pair]:
     if not path.is_file() and path.with_suffix(".bin").is_file():
         raise BadInput(f"{path}: is missing; adapter_model.bin is a pickle and is never loaded")
     file = SafetensorsFile(path)
@@ -261,9 +329,10 @@ def _read_tensors(path: Path, rank: int, targets: Sequence[str]) -> dict[str, Pa
             continue
         module, leaf, letter = match.groups()
         array, axis = file.read(name), 0 if letter == "A" else 1
-        if leaf not in targets:
+        if leaf not in PROJECTIONS or not spec.selects(module):
             problems.append(f"{path}: tensor {name} stands on {leaf}, no target in {CONFIG}")
-        elif array.ndim != 2 or array.shape[axis] != rank:
+        elif array.ndim != 2 or array.shape[axis] != spec.rank_of(module):
+            rank = spec.rank_of(module)
             problems.append(f"{path}: {name} has shape {list(array.shape)}, r is {rank}")
         elif array.dtype not in _FLOATS and array.dtype.name != "bfloat16":
             problems.append(f"{path}: {name} holds {array.dtype}, no floating-point numbers")
@@ -274,8 +343,6 @@ def _read_tensors(path: Path, rank: int, targets: Sequence[str]) -> dict[str, Pa
         problems += [
             f"{path}: {module} has no lora_{letter}" for letter in "AB" if letter not in pair
         ]
-    reached = {module.rsplit(".", 1)[-1] for module in halves}
-    problems += [f"{path}: target {name} has no tensors" for name in targets if name not in reached]
     if problems:
         raise BadInput(*problems)
     return {module: (pair["A"], pair["B"]) for module, pair in sorted(halves.items())}

@@ -5,9 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.manifest import Kind, Manifest
+
+
+def when_set(default: Any, **constraints: Any) -> Any:
+    """A field that came later: at its default it is left out of the dump, hence of the identity.
+
+    What was made before it was there keeps its name, and is found.
+    """
+    return Field(default, exclude_if=lambda value: value == default, **constraints)
 
 
 class StageConfig(BaseModel):

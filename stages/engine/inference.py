@@ -81,7 +81,7 @@ class InferenceModel:
         decoder = Decoder(architecture, lora)
         weights.load(decoder, architecture, tensors)
         if adapter:
-            weights.load_adapter(decoder, architecture, adapter[0].targets, adapter[1])
+            weights.load_adapter(decoder, adapter[1])
         decoder.set_train(False)
         self._logits, self._score = _Logits(decoder), _Score(decoder)
         self._read = ReadPrefix(decoder)
@@ -104,7 +104,8 @@ class InferenceModel:
             from artifacts.adapter import read_adapter
 
             read = read_adapter(adapter)
-            pair = (Lora(read.rank, read.scaling, tuple(read.targets)), read.tensors)
+            read.check_fits(architecture)
+            pair = (Lora(read.pairs()), read.tensors)
         return cls(architecture, Weights(directory), pair)
 
     def logits(

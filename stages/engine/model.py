@@ -4,6 +4,7 @@ Activations are 2-D, [N = B*T, features]: three-dimensional products run at half
 Parameters lie as the kernels like them; `weights.py` alone knows how that maps to Hugging Face.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,9 @@ from stages.engine.cells import (
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven linears of a layer, by their Hugging Face names."""
 
+BLOCK = dict.fromkeys(PROJECTIONS[:4], "self_attn") | dict.fromkeys(PROJECTIONS[4:], "mlp")
+"""The part of a layer that each stands in."""
+
 LARGEST_REPEATED_BIAS = 1 << 24
 """Numbers up to which the attention bias is repeated for every head; 64 MiB."""
 
@@ -36,10 +40,25 @@ LARGEST_REPEATED_BIAS = 1 << 24
 class Lora:
     """Low-rank adapters on some of the linears: y += scaling * (x A^T) B^T."""
 
-    rank: int
-    scaling: float
-    """alpha / rank."""
-    targets: tuple[str, ...] = PROJECTIONS
+    pairs: Mapping[str, tuple[int, float]]
+    """Hugging Face module name (`model.layers.0.self_attn.q_proj`) -> (rank, scaling)."""
+
+    @classmethod
+    def everywhere(
+        cls, shape: Architecture, rank: int, scaling: float, targets: tuple[str, ...] = PROJECTIONS
+    ) -> "Lora":
+        """The same pair on these linears of every layer."""
+        modules = (f"model.layers.{i}.{BLOCK[t]}.{t}" for i in range(shape.layers) for t in targets)
+        return cls(dict.fromkeys(modules, (rank, scaling)))
+
+    def in_layer(self, index: int) -> dict[str, tuple[int, float]]:
+        """Name of a linear -> (rank, scaling) in one layer."""
+        begin = f"model.layers.{index}."
+        return {
+            module.rsplit(".", 1)[-1]: pair
+            for module, pair in self.pairs.items()
+            if module.startswith(begin)
+        }
 
 
 def _empty(*shape: int) -> Parameter:
@@ -74,11 +93,11 @@ class Linear(nn.Cell):
 class LoraPair(nn.Cell):
     """scaling * (x A^T) B^T, in PEFT's layout: A [rank, in], B [out, rank]."""
 
-    def __init__(self, width_in: int, width_out: int, lora: Lora):
+    def __init__(self, width_in: int, width_out: int, rank: int, scaling: float):
         super().__init__()
-        self.lora_A = _empty(lora.rank, width_in)
-        self.lora_B = _empty(width_out, lora.rank)
-        self.scaling = lora.scaling
+        self.lora_A = _empty(rank, width_in)
+        self.lora_B = _empty(width_out, rank)
+        self.scaling = scaling
         self.product = ops.MatMul(transpose_b=True)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -132,7 +151,8 @@ class HeadNorm(nn.Cell):
 class Layer(nn.Cell):
     """One decoder layer: attention and SwiGLU, each behind a norm and added to the stream."""
 
-    def __init__(self, shape: Architecture, lora: Lora | None):
+    def __init__(self, shape: Architecture, lora: Mapping[str, tuple[int, float]]):
+        """`lora` maps names of this layer's linears to (rank, scaling) of their pairs."""
         super().__init__()
         hidden, inner, dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
         q_width, kv_width = shape.heads * dim, shape.kv_heads * dim
@@ -151,7 +171,7 @@ class Layer(nn.Cell):
         self.swiglu = SwiGLU()
         self.down = Linear(inner, hidden, bias=shape.mlp_bias)
 
-        targets = lora.targets if lora is not None else ()
+        targets = tuple(name for name in PROJECTIONS if name in lora)
         widths = {
             "q_proj": (hidden, q_width),
             "k_proj": (hidden, kv_width),
@@ -161,9 +181,8 @@ class Layer(nn.Cell):
             "up_proj": (hidden, inner),
             "down_proj": (inner, hidden),
         }
-        if lora is not None:
-            for name in targets:
-                setattr(self, name, LoraPair(*widths[name], lora))
+        for name in targets:
+            setattr(self, name, LoraPair(*widths[name], *lora[name]))
         self.adapts_qkv = any(name in targets for name in ("q_proj", "k_proj", "v_proj"))
         if self.adapts_qkv:
             for name in ("q_proj", "k_proj", "v_proj"):
@@ -216,7 +235,9 @@ class Decoder(nn.Cell):
     def __init__(self, shape: Architecture, lora: Lora | None = None):
         super().__init__()
         self.embedding = _empty(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.CellList([Layer(shape, lora) for _ in range(shape.layers)])
+        self.layers = nn.CellList(
+            [Layer(shape, lora.in_layer(i) if lora else {}) for i in range(shape.layers)]
+        )
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.tied_head = shape.tied_head
         if not shape.tied_head:

@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor, nn
 
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
-from stages.engine.model import PROJECTIONS, Decoder
+from stages.engine.model import BLOCK, Decoder
 
 
 @dataclass(frozen=True)
@@ -128,31 +128,24 @@ def read_base(model: Decoder, shape: Architecture) -> dict[str, np.ndarray]:
     return dict(to_hf(shape, values))
 
 
-def adapter_slots(shape: Architecture, targets: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Hugging Face module name -> engine names of its (A, B), for `targets` in every layer."""
+def adapter_slots(model: Decoder) -> dict[str, tuple[str, str]]:
+    """Hugging Face module name -> engine names of its (A, B), for every pair of the model."""
     found = {}
-    for i in range(shape.layers):
-        for name in PROJECTIONS:
-            if name in targets:
-                block = "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn"
-                ours = f"layers.{i}.{name}."
-                module = f"model.layers.{i}.{block}.{name}"
-                found[module] = (ours + "lora_A", ours + "lora_B")
+    for engine_name, _ in model.parameters_and_names():
+        if engine_name.endswith(".lora_A"):
+            ours = engine_name.removesuffix(".lora_A")
+            _, index, name = ours.split(".")
+            found[f"model.layers.{index}.{BLOCK[name]}.{name}"] = (engine_name, ours + ".lora_B")
     return found
 
 
-def load_adapter(
-    model: Decoder,
-    shape: Architecture,
-    targets: tuple[str, ...],
-    tensors: Mapping[str, tuple[np.ndarray, np.ndarray]],
-) -> None:
+def load_adapter(model: Decoder, tensors: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Set the LoRA parameters from Hugging Face module name -> (A [rank, in], B [out, rank]).
 
     Raises BadInput naming every module that is missing, unknown or misshapen.
     """
     held = dict(model.parameters_and_names())
-    expected = adapter_slots(shape, targets)
+    expected = adapter_slots(model)
     problems = [f"adapter: module {name} is missing" for name in expected if name not in tensors]
     problems += [
         f"adapter: module {name} is none of this model" for name in tensors if name not in expected
@@ -171,14 +164,12 @@ def load_adapter(
             set_parameter(held[engine_name], value)
 
 
-def read_adapter_tensors(
-    model: Decoder, shape: Architecture, targets: tuple[str, ...]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def read_adapter_tensors(model: Decoder) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Hugging Face module name -> (A [rank, in], B [out, rank]) as they are now, float32."""
     held = dict(model.parameters_and_names())
     return {
         module: (held[a].asnumpy().copy(), held[b].asnumpy().copy())
-        for module, (a, b) in adapter_slots(shape, targets).items()
+        for module, (a, b) in adapter_slots(model).items()
     }
 
 

@@ -28,7 +28,7 @@ def lora_names(module: str) -> tuple[str, str]:
 
 def targets_of(adapters: Iterable[Adapter]) -> tuple[str, ...]:
     """All projections that any of them stands on."""
-    found = {target for adapter in adapters for target in adapter.targets}
+    found = {target for adapter in adapters for target in adapter.leaves}
     return tuple(target for target in PROJECTIONS if target in found)
 
 
@@ -49,15 +49,21 @@ def write_onnx_adapter(
 ) -> None:
     """Write the file that onnxruntime loads, for a graph with places on `targets`.
 
-    Every place gets tensors of the adapter's rank, zeros where it has none: onnxruntime reuses the
-    product of one place for another, which breaks when their ranks differ.
+    Every place gets tensors of the adapter's largest rank, zeros where it has none or a smaller
+    one: onnxruntime reuses the product of one place for another, which breaks when their ranks
+    differ.
     """
     values = {}
-    for module, (shape_a, shape_b) in adapter_shapes(architecture, targets, adapter.rank).items():
-        a, b = adapter.tensors.get(module, (np.zeros(shape_a), np.zeros(shape_b)))
+    widest = max(len(a) for a, _ in adapter.tensors.values())
+    for module, (shape_a, shape_b) in adapter_shapes(architecture, targets, widest).items():
+        whole_a, whole_b = np.zeros(shape_a, np.float32), np.zeros(shape_b, np.float32)
+        if module in adapter.tensors:
+            a, b = adapter.tensors[module]
+            whole_a[: len(a)] = a
+            whole_b[:, : len(a)] = b * np.float32(adapter.scaling_of(module))
         name_a, name_b = lora_names(module)
-        values[name_a] = np.ascontiguousarray(a.T, np.float32)
-        values[name_b] = np.ascontiguousarray(b.T * np.float32(adapter.scaling), np.float32)
+        values[name_a] = np.ascontiguousarray(whole_a.T)
+        values[name_b] = np.ascontiguousarray(whole_b.T)
     content = ort.AdapterFormat()
     content.set_adapter_version(FORMAT)
     content.set_model_version(FORMAT)

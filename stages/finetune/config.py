@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from artifacts.adapter import PROJECTIONS, Projection
 from artifacts.errors import BadInput
+from artifacts.lora_spec import PROJECTIONS, LoraSpec, Projection, problem_with_pattern
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
-from stages.spec import Input, StageConfig, StageSpec
+from stages.spec import Input, StageConfig, StageSpec, when_set
 
 
 class Files(Section):
@@ -53,6 +53,10 @@ Data = Annotated[
 ]
 
 
+def _which_targets(value: Any) -> str:
+    return "function-pattern" if isinstance(value, str) else "function-names"
+
+
 class LoraConfig(Section):
     """The adapter: W + alpha / rank * B @ A on some linears, W frozen."""
 
@@ -61,15 +65,49 @@ class LoraConfig(Section):
     alpha: float = Field(16.0, gt=0)
     """Scale of the addition, alpha / rank. Much more than twice the rank makes training unsteady
     at the learning rates that suit LoRA."""
-    targets: tuple[Projection, ...] = Field(PROJECTIONS, min_length=1)
-    """Linears that get a pair, in every layer; all seven by default."""
+    targets: Annotated[
+        Annotated[str, Tag("function-pattern")]
+        | Annotated[tuple[Projection, ...], Field(min_length=1), Tag("function-names")],
+        Discriminator(_which_targets),
+    ] = PROJECTIONS
+    """Linears that get a pair, in every layer; all seven by default. Or one regular expression
+    that fits whole names, such as `.*layers\\.(2|3)\\..*_proj`."""
+    rank_pattern: dict[str, Annotated[int, Field(ge=1)]] = when_set({})
+    """Other ranks for some linears: patterns of the end of a name -> rank, as peft reads them."""
+    alpha_pattern: dict[str, Annotated[float, Field(gt=0)]] = when_set({})
+    """Other alphas for some linears, in the same way."""
+    rslora: bool = when_set(False)
+    """Whether the scale is alpha / sqrt(rank), which keeps it for large ranks. Default false."""
 
     @field_validator("targets")
     @classmethod
-    def _each_once_in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _each_once_in_order(cls, value: tuple[str, ...] | str) -> tuple[str, ...] | str:
+        if isinstance(value, str):
+            if why := problem_with_pattern(value):
+                raise ValueError(f"is {why}; a regular expression, or a list of names, would do")
+            return value
         if len(set(value)) != len(value):
             raise ValueError("names one twice; once would do")
         return tuple(name for name in PROJECTIONS if name in value)
+
+    @field_validator("rank_pattern", "alpha_pattern")
+    @classmethod
+    def _patterns(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for pattern in value:
+            if why := problem_with_pattern(pattern):
+                raise ValueError(f"has {pattern!r}, which is {why}")
+        return value
+
+    def spec(self) -> LoraSpec:
+        """The same as peft's settings."""
+        return LoraSpec(
+            self.rank,
+            self.alpha,
+            self.targets,
+            rank_pattern=self.rank_pattern,
+            alpha_pattern=self.alpha_pattern,
+            rslora=self.rslora,
+        )
 
 
 class LoraOptimizerConfig(OptimizerConfig):
@@ -192,6 +230,7 @@ SPEC = StageSpec(
     inputs={
         "model": Input(("hf-model", "checkpoint")),
         "corpus": Input(("corpus",), required=False),
+        "adapter": Input(("adapter",), required=False),
     },
     code_version=1,
     resumes=True,

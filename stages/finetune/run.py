@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from artifacts.adapter import Adapter, Base, write_adapter
+from artifacts.adapter import Adapter, Base, read_adapter, write_adapter
 from artifacts.errors import BadInput
 from artifacts.manifest import read_manifest
 from artifacts.tokenizer_files import write_object
@@ -10,6 +10,7 @@ from stages.finetune.config import FinetuneConfig
 from stages.finetune.data_check import data_check, data_table, write_data_check
 from stages.finetune.dataset import Batches, build_dataset
 from stages.finetune.logs import draw_loss
+from stages.finetune.lora import chosen_spec
 from stages.finetune.resume import clear_state
 from stages.finetune.source import read_base, read_data
 from stages.finetune.templates import describe
@@ -25,6 +26,8 @@ def run(job: Job) -> dict[str, Any]:
     model, encoder = read_base(job.inputs["model"], config.max_length)
     for note in model.notes:
         print(f"finetune: {note}", flush=True)
+    start = _start(job)
+    spec = chosen_spec(config.lora, start)
     examples = read_data(config, job.inputs.get("corpus"))
 
     dataset = build_dataset(examples, config.template, encoder, config.max_length)
@@ -40,13 +43,11 @@ def run(job: Job) -> dict[str, Any]:
 
     batches = Batches(dataset.examples, config.batch.global_size, config.seed, encoder.eos_id)
     steps = config.step_count(len(dataset.examples))
-    tensors, history = train(model, config, batches, steps, job.work)
+    tensors, history = train(model, config, batches, steps, job.work, start)
 
     base = read_manifest(job.inputs["model"])
     adapter = Adapter(
-        rank=config.lora.rank,
-        alpha=config.lora.alpha,
-        targets=config.lora.targets,
+        **vars(spec),
         tensors=tensors,
         base=Base(base.digest, base.identity),
     )
@@ -62,3 +63,12 @@ def run(job: Job) -> dict[str, Any]:
         "trainable_parameters": adapter.parameter_count(),
         "share_with_loss": check["share_with_loss"],
     }
+
+
+def _start(job: Job) -> Adapter | None:
+    """The adapter that is trained further, if one is given; it must belong to this base."""
+    if "adapter" not in job.inputs:
+        return None
+    start = read_adapter(job.inputs["adapter"])
+    start.check_base(read_manifest(job.inputs["model"]))
+    return start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from artifacts.adapter import Pair
+from artifacts.adapter import Adapter, Pair
 from artifacts.errors import StageFailed
 from artifacts.hf_model import HFModel
 from stages.engine import weights
@@ -19,37 +19,35 @@ from stages.engine.training import Batch, Trainer
 from stages.finetune.config import FinetuneConfig
 from stages.finetune.dataset import Batches
 from stages.finetune.logs import MetricsFile
-from stages.finetune.lora import initial_adapter
+from stages.finetune.lora import chosen_spec, initial_adapter
 from stages.finetune.resume import State, load_state, save_state
 from stages.progress import Progress
 
 
 class AdapterTrainer:
-    """A frozen base with an adapter that learns."""
+    """A frozen base with an adapter that learns, from the values of `start` if given."""
 
-    def __init__(self, model: HFModel, config: FinetuneConfig):
+    def __init__(self, model: HFModel, config: FinetuneConfig, start: Adapter | None = None):
         runtime.start(config.device, config.seed)
         self._config, self._architecture = config, model.architecture
-        lora = Lora(config.lora.rank, config.lora.alpha / config.lora.rank, config.lora.targets)
+        spec = chosen_spec(config.lora, start)
+        modules = spec.shapes(model.architecture)
+        lora = Lora({module: (spec.rank_of(module), spec.scaling_of(module)) for module in modules})
         self._decoder = Decoder(model.architecture, lora)
         weights.load(self._decoder, model.architecture, model.weights)
         weights.freeze(
             self._decoder, {slot.parameter for slot in weights.slots(self._architecture)}
         )
-        self.set_tensors(
-            initial_adapter(model.architecture, config.lora.targets, config.lora.rank, config.seed)
-        )
+        self.set_tensors(dict(start.tensors) if start else initial_adapter(modules, config.seed))
         self._trainer = Trainer(model.architecture, self._decoder, config.optimizer)
 
     def tensors(self) -> dict[str, Pair]:
         """The adapter as it is now: module name -> (A, B)."""
-        return weights.read_adapter_tensors(
-            self._decoder, self._architecture, self._config.lora.targets
-        )
+        return weights.read_adapter_tensors(self._decoder)
 
     def set_tensors(self, tensors: dict[str, Pair]) -> None:
         """Give the adapter these values."""
-        weights.load_adapter(self._decoder, self._architecture, self._config.lora.targets, tensors)
+        weights.load_adapter(self._decoder, tensors)
 
     def step(self, inputs: np.ndarray, targets: np.ndarray, rate: float) -> np.ndarray:
         """One optimiser step on [examples, width]; gives its row of the history.
@@ -81,13 +79,18 @@ class AdapterTrainer:
 
 
 def train(
-    model: HFModel, config: FinetuneConfig, batches: Batches, steps: int, work: Path
+    model: HFModel,
+    config: FinetuneConfig,
+    batches: Batches,
+    steps: int,
+    work: Path,
+    start: Adapter | None = None,
 ) -> tuple[dict[str, Pair], np.ndarray]:
     """Train from the last saved state, or from the start. Gives the adapter and its history.
 
     SIGTERM and Ctrl-C end it after the step at hand, whose state is saved first.
     """
-    trainer = AdapterTrainer(model, config)
+    trainer = AdapterTrainer(model, config, start)
     history = np.zeros((0, 4))
     saved = load_state(work)
     if saved is not None:

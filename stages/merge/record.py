@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from artifacts.adapter import Adapter
 from artifacts.errors import BadInput
 from artifacts.validation import file_sentences
+from stages.spec import when_set
 
 RECORD = "merge.json"
 
@@ -33,7 +34,12 @@ class Merge(_Model):
     max_abs_change: float
     """Largest change of a stored weight."""
     changed_share: float
-    """Share of the targeted weights whose stored value changed: below fp32 small changes vanish."""
+    """Share of the targeted weights whose stored value changed: below fp32 small changes vanish.
+    Of adapters that were merged together, this and the above are said of all."""
+    weight: float = when_set(1.0)
+    """Factor on this adapter's change."""
+    forced: bool = when_set(False)
+    """Whether the adapter says that it belongs to another base, or nothing of it."""
 
 
 class MergeRecord(_Model):

@@ -1,19 +1,19 @@
-"""Base + LoRA adapter -> one model in the base's dtype, proved against the two kept apart."""
+"""Base + LoRA adapters -> one model in the base's dtype, proved against them kept apart."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from artifacts.adapter import Adapter, read_adapter
+from artifacts.adapter import read_adapter
 from artifacts.agreement import ALLOWED, compare
-from artifacts.errors import StageFailed
+from artifacts.errors import BadInput, StageFailed
 from artifacts.fields import size_in_bytes
 from artifacts.hf_model import HFModel, copy_configs, read_model, write_weights
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.tokenizer_files import read_tokenizer, write_object
-from stages.merge.config import MergeConfig
-from stages.merge.merging import Merger, check_says_something
+from stages.merge.config import ADAPTERS, MergeConfig
+from stages.merge.merging import Merger, Weighted, check_says_something, side_by_side
 from stages.merge.record import RECORD, Merge, MergeRecord, check_not_merged, read_record
 from stages.spec import Job
 
@@ -24,19 +24,25 @@ BATCH, LENGTH = 2, 24
 def run(job: Job) -> dict[str, Any]:
     """Merge, prove, report."""
     config: MergeConfig = job.config
-    base_path, adapter_path = job.inputs["model"], job.inputs["adapter"]
-    base, adapter = read_model(base_path), read_adapter(adapter_path)
+    base_path = job.inputs["model"]
+    base, base_manifest = read_model(base_path), read_manifest(base_path)
     tokenizer = read_tokenizer(base_path)
-    for note in (*base.notes, *adapter.notes):
+    paths = [job.inputs[role] for role in ADAPTERS if role in job.inputs]
+    given = _weighted(paths, config.weights)
+    for note in (*base.notes, *(note for each in given for note in each.adapter.notes)):
         print(f"merge: {note}", flush=True)
-    base_manifest, adapter_manifest = read_manifest(base_path), read_manifest(adapter_path)
+    manifests = [read_manifest(path) for path in paths]
     earlier = read_record(base_path)
-    check_not_merged(earlier, adapter, adapter_manifest.digest)
-    adapter.check_base(base_manifest)
-    adapter.check_fits(base.architecture)
-    check_says_something(adapter)
+    for each, manifest in zip(given, manifests, strict=True):
+        check_not_merged(earlier, each.adapter, manifest.digest)
+        if not config.force_base:
+            each.adapter.check_base(base_manifest)
+        each.adapter.check_fits(base.architecture)
+        check_says_something(each.adapter)
+    if len({manifest.digest for manifest in manifests}) < len(manifests):
+        raise BadInput("inputs: one adapter is given twice; merge.weights gives it more weight")
 
-    merger = Merger(base, adapter)
+    merger = Merger(base, given)
     shard_bytes = size_in_bytes(config.max_shard_size)
     write_weights(
         job.work,
@@ -50,23 +56,40 @@ def run(job: Job) -> dict[str, Any]:
     copy_configs(base, job.work)
     tokenizer.copy_to(job.work)
 
-    merge = _described(adapter, base_manifest, adapter_manifest, merger)
-    proof = prove(job.work, base, adapter_path)
-    merges = [*(earlier.merges if earlier else []), merge]
+    described = [
+        _described(each, base_manifest, manifest, merger)
+        for each, manifest in zip(given, manifests, strict=True)
+    ]
+    proof = prove(job.work, base, given, paths)
+    merges = [*(earlier.merges if earlier else []), *described]
     write_object(job.work / RECORD, MergeRecord(merges=merges, proof=proof).model_dump())
+    several = {"adapters": len(given)} if len(given) > 1 else {}
+    forced = {"forced": True} if any(merge.forced for merge in described) else {}
     return {
-        "modules": merge.modules,
+        "modules": len({module for each in given for module in each.adapter.tensors}),
         "dtype": base.dtype,
-        "scaling": merge.scaling,
-        "max_abs_change": merge.max_abs_change,
-        "changed_share": merge.changed_share,
+        "scaling": described[0].scaling,
+        "max_abs_change": merger.max_abs_change,
+        "changed_share": merger.changed / merger.weights,
         "max_error": proof["scaled"],
+        **several,
+        **forced,
     }
 
 
+def _weighted(paths: list[Path], weights: tuple[float, ...]) -> list[Weighted]:
+    if weights and len(weights) != len(paths):
+        raise BadInput(
+            f"merge.weights: has {len(weights)} numbers; {len(paths)} adapters are given"
+        )
+    factors = weights or (1.0,) * len(paths)
+    return [Weighted(read_adapter(p), w) for p, w in zip(paths, factors, strict=True)]
+
+
 def _described(
-    adapter: Adapter, base: Manifest, adapter_manifest: Manifest, merger: Merger
+    weighted: Weighted, base: Manifest, adapter_manifest: Manifest, merger: Merger
 ) -> Merge:
+    adapter = weighted.adapter
     return Merge(
         base_digest=base.digest,
         base_identity=base.identity,
@@ -75,27 +98,35 @@ def _described(
         rank=adapter.rank,
         alpha=adapter.alpha,
         scaling=adapter.scaling,
-        targets=list(adapter.targets),
+        targets=list(adapter.leaves),
         modules=len(adapter.tensors),
         max_abs_change=merger.max_abs_change,
         changed_share=merger.changed / merger.weights,
+        weight=weighted.weight,
+        forced=adapter.base is None or adapter.base.digest != base.digest,
     )
 
 
-def prove(merged: Path, base: HFModel, adapter: Path) -> dict[str, Any]:
-    """Compare the merged model, as stored, with base and adapter kept apart.
+def prove(merged: Path, base: HFModel, given: list[Weighted], paths: list[Path]) -> dict[str, Any]:
+    """Compare the merged model, as stored, with base and adapters kept apart.
 
     Raises StageFailed if they do not agree.
     """
     # Here, since they bring MindSpore: bad input is refused before those seconds.
     from stages.engine import runtime
     from stages.engine.inference import InferenceModel
+    from stages.engine.model import Lora
 
     runtime.start("CPU")  # the proof compares in plain fp32, which every machine has
     vocabulary, longest = base.architecture.vocab_size, base.architecture.max_positions
     shape = (BATCH, min(LENGTH, longest))
     ids_BT = np.random.default_rng(0).integers(0, vocabulary, shape, dtype=np.int32)
-    apart_BTV = InferenceModel.load(base.directory, adapter).logits(ids_BT)
+    if len(given) == 1 and given[0].weight == 1.0:
+        apart = InferenceModel.load(base.directory, paths[0])
+    else:
+        pairs, tensors = side_by_side(given)
+        apart = InferenceModel(base.architecture, base.weights, (Lora(pairs), tensors))
+    apart_BTV = apart.logits(ids_BT)
     merged_BTV = InferenceModel.load(merged).logits(ids_BT)
     difference = compare(apart_BTV, merged_BTV)
     allowed = ALLOWED[base.dtype]

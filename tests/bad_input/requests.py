@@ -101,9 +101,9 @@ REQUESTS = [
         inputs(corpus="corpus"),
     ),
     at(
-        "merge",
+        "export",
         "a checkpoint for a model",
-        "store/checkpoint/1111111111111111 is of kind checkpoint, merge needs hf-model",
+        "store/checkpoint/1111111111111111 is of kind checkpoint, export needs hf-model",
         inputs(model="checkpoint"),
     ),
     at(

@@ -1,6 +1,7 @@
 """Merging: W + s * B @ A in float32, once, into the right base, and never silently nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from artifacts.architecture import Architecture
 from artifacts.errors import BadInput, StageFailed
 from artifacts.fields import DType
 from artifacts.hf_model import read_model
+from artifacts.lora_spec import LoraSpec
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.store import artifact_path
 from stages.engine import runtime
@@ -53,8 +55,12 @@ def adapter_artifact(store: Path, adapter: Adapter, identity: str = "2" * 64) ->
     return as_artifact(store, "adapter", lambda d: write_adapter(d, adapter), identity=identity)
 
 
-def merge(store: Path, base: Path, adapter: Path) -> tuple[Manifest, Path]:
-    request = Request("merge", {}, {"model": str(base), "adapter": str(adapter)}, str(store))
+def merge(
+    store: Path, base: Path, adapter: Path, *more: Path, **config: Any
+) -> tuple[Manifest, Path]:
+    inputs = {"model": str(base), "adapter": str(adapter)}
+    inputs |= {f"adapter_{i}": str(path) for i, path in enumerate(more, 2)}
+    request = Request("merge", config, inputs, str(store))
     manifest = execute(SPEC, run, request)
     return manifest, artifact_path(store, "hf-model", manifest.identity)
 
@@ -160,6 +166,67 @@ def test_another_base_of_the_same_shape_is_refused(tmp_path: Path) -> None:
     adapter = adapter_artifact(tmp_path, make_adapter(a, base))
     with pytest.raises(BadInput, match="belongs to the base with digest"):
         merge(tmp_path, other, adapter)
+
+
+def test_a_weighted_sum_of_adapters_that_stand_on_different_linears(tmp_path: Path) -> None:
+    a = tiny(layers=2)
+    base = make_base(tmp_path, a)
+    manifest = read_manifest(base)
+    spec = LoraSpec(3, 2.0, r".*layers\.1\..*\.(q|up)_proj", rslora=True)
+    rng = np.random.default_rng(5)
+    tensors = {
+        module: tuple((0.2 * rng.standard_normal(each)).astype(np.float32) for each in shapes)
+        for module, shapes in spec.shapes(a).items()
+    }
+    belongs = Base(manifest.digest, manifest.identity)
+    adapters = [make_adapter(a, base), Adapter(**vars(spec), tensors=tensors, base=belongs)]
+    paths = [adapter_artifact(tmp_path, each, f"{i}" * 64) for i, each in enumerate(adapters, 2)]
+    manifest, directory = merge(tmp_path, base, *paths, weights=[0.25, -2.0])
+    assert manifest.headline["adapters"] == 2
+    assert manifest.headline["max_error"] <= 1e-5
+    before, after = read_model(base).weights, read_model(directory).weights
+    shared = "model.layers.1.self_attn.q_proj"
+    assert all(shared in each.tensors for each in adapters)
+    for name in before:
+        wanted = before[name].astype(np.float64)
+        for adapter, weight in zip(adapters, (0.25, -2.0), strict=True):
+            if (module := name.removesuffix(".weight")) in adapter.tensors:
+                wanted = wanted + weight * adapter.delta(module)
+        assert np.abs(after[name] - wanted).max() < 2e-6
+    merges = json.loads((directory / RECORD).read_text())["merges"]
+    assert [each["weight"] for each in merges] == [0.25, -2.0]
+    for path in paths:
+        with pytest.raises(BadInput, match="is merged into this model already"):
+            merge(tmp_path, directory, path)
+
+
+@pytest.mark.parametrize(
+    ("more", "config", "says"),
+    [
+        (False, {"weights": [1.0, 1.0]}, r"merge\.weights: has 2 numbers; 1 adapters are given"),
+        (False, {"weights": [0.0]}, r"merge\.weights: must be finite numbers other than 0"),
+        (True, {}, "one adapter is given twice"),
+    ],
+)
+def test_wrong_weights(tmp_path: Path, more: bool, config: dict[str, Any], says: str) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    adapter = adapter_artifact(tmp_path, make_adapter(a, base))
+    with pytest.raises(BadInput, match=says):
+        merge(tmp_path, base, adapter, *([adapter] if more else []), **config)
+
+
+def test_another_base_can_be_forced_and_that_stays_on_record(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    foreign = replace(make_adapter(a, base), base=Base("f" * 64, "e" * 64))
+    adapter = adapter_artifact(tmp_path, foreign)
+    manifest, directory = merge(tmp_path, base, adapter, force_base=True)
+    assert manifest.headline["forced"] is True
+    assert manifest.config["force_base"] is True
+    (entry,) = json.loads((directory / RECORD).read_text())["merges"]
+    assert entry["forced"] is True
+    assert entry["base_digest"] == read_manifest(base).digest
 
 
 def test_a_missing_alpha_and_unmatched_targets_are_refused(tmp_path: Path) -> None:

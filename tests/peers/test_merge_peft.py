@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from artifacts.adapter import PROJECTIONS, Adapter, adapter_shapes, read_adapter, write_adapter
 from artifacts.hf_model import read_model, write_weights
-from stages.merge.merging import Merger
+from stages.merge.merging import Merger, Weighted
 from tests.tiny_models import tiny, write_hf
 
 
@@ -27,7 +27,7 @@ def test_merged_weights_are_those_of_peft(tmp_path: Path, family, targets: tuple
     write_adapter(tmp_path / "adapter", Adapter(3, 4.0, targets, tensors))
 
     base = read_model(tmp_path / "base")
-    merger = Merger(base, read_adapter(tmp_path / "adapter"))
+    merger = Merger(base, [Weighted(read_adapter(tmp_path / "adapter"))])
     (tmp_path / "merged").mkdir()
     write_weights(tmp_path / "merged", a, merger, "fp32", 1 << 30)
     (tmp_path / "merged" / "config.json").write_bytes(

@@ -1,6 +1,7 @@
 """Adapters against peft: each reads the other's files, logits agree, training takes one path."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import peft
@@ -11,6 +12,7 @@ import transformers
 from artifacts.adapter import PROJECTIONS, Adapter, adapter_shapes, read_adapter, write_adapter
 from artifacts.architecture import Architecture
 from artifacts.hf_model import read_model
+from artifacts.lora_spec import LoraSpec
 from stages.engine.inference import InferenceModel
 from stages.engine.settings import learning_rate
 from stages.finetune.config import FinetuneConfig
@@ -106,6 +108,66 @@ def test_we_load_what_peft_trained(base: tuple[Path, Architecture], tmp_path: Pa
     assert np.abs(theirs - logits_of(load_base(directory), ids)).max() > 0.1
     found = InferenceModel.load(directory, tmp_path / "theirs").logits(ids)
     assert np.abs(found - theirs).max() <= TOLERANCE
+
+    # And training goes on from it: with another adapter's pairs this loss would be another.
+    settings = {"data": "world", "template": "alpaca", "steps": 1}
+    config = FinetuneConfig.model_validate(settings)
+    trainer = AdapterTrainer(read_model(directory), config, adapter)
+    targets = np.pad(ids[:, 1:], ((0, 0), (0, 1)), constant_values=-100)
+    wanted = torch.nn.functional.cross_entropy(
+        torch.from_numpy(theirs).flatten(0, 1), torch.from_numpy(targets).long().flatten()
+    )
+    assert trainer.step(ids, targets, 0.0)[0] == pytest.approx(float(wanted), abs=1e-5)
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "patterns": {
+        "targets": ("q_proj", "v_proj", "up_proj"),
+        "rank_pattern": {"q_proj": 5, r"layers\.1\.mlp\.up_proj": 2},
+        "alpha_pattern": {r"layers\.0\..*": 3.0, "v_proj": 9.0},
+    },
+    "rslora": {"targets": ("k_proj", "o_proj"), "rslora": True, "rank_pattern": {"o_proj": 1}},
+    "one expression": {"targets": r".*layers\.1\.(self_attn|mlp)\.(q|down)_proj"},
+    "some layers": {"targets": ("v_proj", "mlp.up_proj"), "layers": (1,)},
+    "all but some": {"targets": "all-linear", "excluded": ("o_proj", "layers.0.mlp.up_proj")},
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_any_selection_means_the_same_to_peft(tmp_path: Path, name: str) -> None:
+    """Ours read by peft, and what peft saves of it read by us: modules, ranks, scales, logits."""
+    directory, shape = tmp_path / "base", tiny()
+    write_hf(directory, shape)
+    spec = LoraSpec(3, 6.0, **SPECS[name])
+    rng = np.random.default_rng(1)
+    tensors = {
+        module: (draw(rng, 0.3, a), draw(rng, 0.1, b))
+        for module, (a, b) in spec.shapes(shape).items()
+    }
+    (tmp_path / "ours").mkdir()
+    write_adapter(tmp_path / "ours", Adapter(**vars(spec), tensors=tensors))
+    model = peft.PeftModel.from_pretrained(load_base(directory), tmp_path / "ours")
+    theirs = {
+        module_name.removeprefix("base_model.model."): (
+            layer.r["default"],
+            layer.scaling["default"],
+        )
+        for module_name, layer in model.named_modules()
+        if hasattr(layer, "lora_A")
+    }
+    assert theirs == {module: (spec.rank_of(module), spec.scaling_of(module)) for module in tensors}
+    ids = some_ids(shape)
+    found = InferenceModel.load(directory, tmp_path / "ours").logits(ids)
+    assert np.abs(found - logits_of(load_base(directory), ids)).max() > 0.05
+    assert np.abs(found - logits_of(model, ids)).max() <= TOLERANCE
+
+    model.save_pretrained(tmp_path / "theirs")
+    back = read_adapter(tmp_path / "theirs")
+    back.check_fits(shape)
+    assert back.pairs() == theirs
+    for module, (a, b) in tensors.items():
+        np.testing.assert_array_equal(back.tensors[module][0], a)
+        np.testing.assert_array_equal(back.tensors[module][1], b)
 
 
 def test_the_first_20_losses_are_pefts(tmp_path: Path) -> None:

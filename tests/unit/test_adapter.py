@@ -20,6 +20,7 @@ from artifacts.adapter import (
 )
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
+from artifacts.lora_spec import LoraSpec, problem_with_pattern
 from artifacts.manifest import Manifest
 from artifacts.weights import SafetensorsFile, write_safetensors
 
@@ -142,13 +143,21 @@ def test_half_precision_tensors_are_read_as_float32(written: Path) -> None:
         ({"target_modules": ...}, "target_modules is missing"),
         ({"target_modules": []}, "target_modules is []"),
         ({"target_modules": ["lm_head"]}, "target_modules is ['lm_head']"),
-        ({"target_modules": ".*q_proj"}, "target_modules is '.*q_proj'"),
+        ({"target_modules": "(.*)*q_proj"}, "a repetition of a repetition or of alternatives"),
+        ({"target_modules": "*q_proj"}, "this is no regular expression: nothing to repeat"),
+        ({"target_modules": 7}, "target_modules is 7"),
         ({"bias": "all"}, "bias is 'all', supported is 'none'"),
         ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
         ({"task_type": "SEQ_CLS"}, "task_type is 'SEQ_CLS'"),
-        ({"use_rslora": True}, "use_rslora is True"),
+        ({"use_rslora": "yes"}, "use_rslora is 'yes'"),
         ({"use_dora": True}, "use_dora is True"),
-        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern is {'q_proj': 4}"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank_pattern is {'q_proj': 0}"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern is ['q_proj']"),
+        ({"alpha_pattern": {"q_proj": "2"}}, "alpha_pattern is {'q_proj': '2'}"),
+        ({"alpha_pattern": {"(a|a)*": 2}}, "alpha_pattern has '(a|a)*'; this is a repetition of"),
+        ({"layers_to_transform": [0.5]}, "layers_to_transform is [0.5]"),
+        ({"layers_pattern": "h"}, "layers_pattern is 'h', supported is null or 'layers'"),
+        ({"target_modules": ".*", "layers_to_transform": 1}, "null beside a regular expression"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is ['lm_head']"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"a_later_feature": 1}, "a_later_feature is 1"),
@@ -169,6 +178,89 @@ def test_all_wrong_settings_are_named_together(written: Path) -> None:
     with pytest.raises(BadInput) as caught:
         read_adapter(written)
     assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rank_pattern": {"w_proj": 3}}, "rank_pattern w_proj has no tensors"),
+        ({"alpha_pattern": {r"layers\.9\..*": 3}}, r"alpha_pattern layers\.9\..* has no tensors"),
+        ({"rank_pattern": {"q_proj": 4}}, "has shape [3, 16], r is 4"),
+        ({"exclude_modules": ["q_proj"]}, "stands on q_proj, no target"),
+        ({"layers_to_transform": [0]}, "model.layers.1.mlp.down_proj.lora_A.weight stands on"),
+        ({"target_modules": r".*\.q_proj"}, "stands on v_proj, no target"),
+    ],
+)
+def test_settings_that_the_tensors_contradict(
+    written: Path, changes: dict[str, Any], said: str
+) -> None:
+    """A pattern that fits nothing was meant for something."""
+    edit_config(written, **changes)
+    with pytest.raises(BadInput) as caught:
+        read_adapter(written)
+    assert said in str(caught.value)
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "patterns": {
+        "targets": PROJECTIONS,
+        "rank_pattern": {"q_proj": 5, r"layers\.1\.mlp\.up_proj": 2},
+        "alpha_pattern": {r"layers\.0\..*": 3.0},
+    },
+    "rslora": {"targets": ("k_proj", "o_proj"), "rslora": True},
+    "one expression": {"targets": r".*layers\.1\.(self_attn|mlp)\.(q|down)_proj"},
+    "some layers": {"targets": ("v_proj", "mlp.up_proj"), "layers": (1,)},
+    "all but some": {"targets": "all-linear", "excluded": ("o_proj",)},
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_any_selection_survives_its_files(tmp_path: Path, name: str) -> None:
+    spec = LoraSpec(3, 6.0, **SPECS[name])
+    rng = np.random.default_rng(0)
+    tensors = {
+        module: (rng.standard_normal(a).astype("f4"), rng.standard_normal(b).astype("f4"))
+        for module, (a, b) in spec.shapes(TINY).items()
+    }
+    write_adapter(tmp_path, Adapter(**vars(spec), tensors=tensors))
+    back = read_adapter(tmp_path)
+    back.check_fits(TINY)
+    for field in vars(spec):
+        assert getattr(back, field) == getattr(spec, field)
+    assert back.pairs() == {m: (spec.rank_of(m), spec.scaling_of(m)) for m in spec.shapes(TINY)}
+
+
+def test_patterns_by_hand() -> None:
+    spec = LoraSpec(4, 8.0, **SPECS["patterns"])
+    q0, q1 = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"
+    assert (spec.rank_of(q0), spec.scaling_of(q0)) == (5, 0.6)
+    assert (spec.rank_of(q1), spec.scaling_of(q1)) == (5, 1.6)
+    assert spec.rank_of("model.layers.1.mlp.up_proj") == 2
+    assert LoraSpec(4, 8.0, ("q_proj",), rslora=True).scaling == 4.0
+    assert list(LoraSpec(4, 8.0, **SPECS["some layers"]).shapes(TINY)) == [
+        "model.layers.1.self_attn.v_proj",
+        "model.layers.1.mlp.up_proj",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "refused"),
+    [
+        (r".*\.(q_proj|v_proj)", False),
+        (r"^(?!.*visual).*(?:q_proj|k_proj)$", False),
+        (r"model\.layers\.(1[0-9]|2[0-9]?)\.self_attn\.(q|v)_proj", False),
+        (r"[*+(]+x", False),
+        (r"(a+)+$", True),
+        (r"((.*)x)*", True),
+        (r"(a|a)*", True),
+        (r"(?:a?){40}a{40}", True),
+        ("(" * 5000, True),
+        ("a" * 1001, True),
+        ("", True),
+    ],
+)
+def test_expressions_that_could_run_for_ever_are_refused(pattern: str, refused: bool) -> None:
+    assert (problem_with_pattern(pattern) is not None) == refused
 
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"

@@ -171,14 +171,14 @@ def test_lora_starts_as_the_base_and_leaves_it_alone() -> None:
     shape = architecture(layers=2)
     tensors = random_tensors(shape, seed=1)
     targets = ("q_proj", "v_proj", "o_proj", "down_proj")
-    decoder = Decoder(shape, Lora(rank=2, scaling=2.0, targets=targets))
+    decoder = Decoder(shape, Lora.everywhere(shape, rank=2, scaling=2.0, targets=targets))
     weights.load(decoder, shape, tensors)
     rng = np.random.default_rng(4)
     pairs = {
         module: (rng.standard_normal(a.shape).astype(np.float32) * 0.1, np.zeros_like(b))
-        for module, (a, b) in weights.read_adapter_tensors(decoder, shape, targets).items()
+        for module, (a, b) in weights.read_adapter_tensors(decoder).items()
     }
-    weights.load_adapter(decoder, shape, targets, pairs)
+    weights.load_adapter(decoder, pairs)
     weights.freeze(decoder, {slot.parameter for slot in weights.slots(shape)})
     trainer = Trainer(shape, decoder, OptimizerConfig(weight_decay=0.0))
     assert len(trainer.names) == 2 * 2 * len(targets)
@@ -189,7 +189,7 @@ def test_lora_starts_as_the_base_and_leaves_it_alone() -> None:
     assert losses[-1] < losses[0]
     base = weights.read_base(decoder, shape)
     assert all(np.array_equal(base[name], tensors[name]) for name in tensors)
-    found = weights.read_adapter_tensors(decoder, shape, targets)
+    found = weights.read_adapter_tensors(decoder)
     merged = dict(tensors)
     for module, (a, b) in found.items():
         merged[module + ".weight"] = tensors[module + ".weight"] + 2.0 * b @ a

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from artifacts.adapter import adapter_shapes
 from stages.finetune.lora import initial_adapter
 from stages.finetune.resume import STATE, State, clear_state, load_state, save_state
 from tests.tiny_models import tiny
@@ -75,7 +76,8 @@ def test_a_broken_state_means_beginning_anew(
 
 def test_the_adapter_starts_at_the_base_and_follows_the_seed() -> None:
     shape = tiny()
-    pairs = initial_adapter(shape, ("q_proj", "down_proj"), 4, seed=1)
+    shapes = adapter_shapes(shape, ("q_proj", "down_proj"), 4)
+    pairs = initial_adapter(shapes, seed=1)
     assert len(pairs) == 2 * shape.layers
     for a, b in pairs.values():
         assert a.dtype == b.dtype == np.float32
@@ -83,7 +85,7 @@ def test_the_adapter_starts_at_the_base_and_follows_the_seed() -> None:
         bound = 1 / np.sqrt(a.shape[1])
         assert 0.9 * bound < np.abs(a).max() <= bound
         assert abs(a.std() - bound / np.sqrt(3)) < 0.15 * bound  # uniform
-    again, other = (initial_adapter(shape, ("q_proj", "down_proj"), 4, seed) for seed in (1, 2))
+    again, other = (initial_adapter(shapes, seed) for seed in (1, 2))
     for module, (a, _) in pairs.items():
         np.testing.assert_array_equal(a, again[module][0])
         assert not np.array_equal(a, other[module][0])

@@ -1,6 +1,7 @@
 """Hugging Face directories: what is written reads back, what is wrong is named, no code runs."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import ml_dtypes
@@ -259,3 +260,20 @@ def test_an_architecture_survives_its_config(tmp_path: Path) -> None:
         a = tiny(family, rope_theta=500000.0, rms_norm_eps=1e-5, max_positions=4096)
         config = a.to_hf(dtype="float32", bos_id=None, eos_id=0, pad_id=None)
         assert Architecture.from_hf(json.loads(json.dumps(config))) == a
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_writing_takes_the_memory_of_a_piece_not_of_a_tensor(tmp_path: Path, dtype: str) -> None:
+    a = tiny(layers=1, vocab_size=60_000, hidden_size=64)  # an embedding of 15 MB in fp32
+    source, target = tmp_path / "source", tmp_path / "target"
+    write_hf(source, a, dtype="bf16")
+    target.mkdir()
+    model = read_model(source)
+    tracemalloc.start()
+    write_weights(target, a, model.weights.raw, dtype, 1 << 30)  # type: ignore[arg-type]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 12 << 20, f"{most:,} bytes"
+    (target / "config.json").write_bytes((source / "config.json").read_bytes())
+    written = read_model(target).weights
+    assert all(np.array_equal(model.weights[name], written[name]) for name in written)

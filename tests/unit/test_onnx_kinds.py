@@ -11,8 +11,10 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from pydantic import ValidationError
 
+from artifacts.adapter import Adapter
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
+from artifacts.lora_spec import LoraSpec
 from artifacts.onnx_bundle import DATA, GENAI_CONFIG, GRAPH, OnnxModel, adapter_file
 from artifacts.rope import Llama3Scaling, YarnScaling
 from stages.export.adapters import write_onnx_adapter
@@ -256,12 +258,24 @@ def test_defaults_follow_the_kind() -> None:
         ExportConfig.model_validate({"adapters": {"a": "nowhere"}}).source_files()
 
 
+def patterned_adapter(a: Architecture, rank: int, targets: tuple[str, ...], seed: int) -> Adapter:
+    """Ranks and scales that differ from place to place."""
+    patterns = {"rank_pattern": {"up_proj": 3}, "alpha_pattern": {r"layers\.1\..*": 2.0}}
+    spec = LoraSpec(rank, 4.0, targets, rslora=True, **patterns)
+    rng = np.random.default_rng(seed)
+    tensors = {
+        module: tuple((0.3 * rng.standard_normal(each)).astype(np.float32) for each in shapes)
+        for module, shapes in spec.shapes(a).items()
+    }
+    return Adapter(**vars(spec), tensors=tensors)
+
+
 @pytest.mark.parametrize("operators", ["plain", "opset23", "microsoft"])
 def test_adapters_apart_are_the_merged_models(tmp_path: Path, operators: str) -> None:
     a = tiny(head_dim=16)
     adapters = {
         "one": random_adapter(a, 4, ("q_proj", "v_proj"), 1),
-        "two": random_adapter(a, 8, ("o_proj", "up_proj", "down_proj"), 2),
+        "two": patterned_adapter(a, 8, ("o_proj", "up_proj", "down_proj"), 2),
     }
     lora = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
     weights = write_tiny_bundle(tmp_path, a, operators=operators, adapters=adapters)
