@@ -63,35 +63,62 @@ class Score(_Model):
     """Number of items."""
     correct: int = Field(ge=0)
     acc: float
-    """correct / n."""
+    """correct / n, or the metric's mean."""
     stderr: float | None
     """Standard error of `acc`; null when one item or one cluster leaves it undefined."""
     category: str | None = None
     """The group the subject belongs to, in a subject's score."""
+    macro: float | None = None
+    """Unweighted mean over the group's subjects, in a group's score."""
+    macro_stderr: float | None = None
+
+
+class Bin(_Model):
+    """Items whose chosen answer got a probability in one tenth of the range."""
+
+    n: int = Field(gt=0)
+    confidence: float
+    """Mean probability of the chosen answer, among the choices alone."""
+    acc: float
+
+
+class Calibration(_Model):
+    """Whether the model is right as often as it is sure: probabilities are the softmax of the
+    choices' log-likelihoods."""
+
+    ece: float
+    """Expected calibration error: mean over items of |confidence - accuracy| of their bin (Guo et
+    al. 2017, arXiv:1706.04599), ten bins of equal width."""
+    brier: float
+    """Mean squared distance of the probabilities from the right answer (Brier 1950), 0 to 2."""
+    bins: list[Bin]
 
 
 class TaskScores(_Model):
-    """One task: a suite of subjects, asked in one form."""
+    """One task: a suite of subjects, asked in one form; one of lm-eval's; or held-out text."""
 
     suite: str
-    """mmlu or ceval."""
+    """mmlu, ceval or cmmlu; lm-eval's name; or text."""
     form: str
-    """letter (the answer's letter is scored) or continuation (the answer's text is scored)."""
+    """letter (the answer's letter is scored), continuation (the answer's text is scored), or the
+    kinds of lm-eval's requests."""
     language: str
-    """en or zh."""
+    """en or zh; empty if unknown."""
     version: str
     """Version of the task's definition."""
     num_fewshot: int = Field(ge=0)
     """Worked examples before each question."""
     prompt_hash: str
     """sha256 over every prompt and its choices, in order."""
-    metric: Literal["acc"] = "acc"
+    metric: str = "acc"
+    """acc: the share of right answers; else what lm-eval calls the task's first metric, or
+    bits_per_byte, where less is better."""
     chance: float
-    """Accuracy expected from guessing."""
+    """Accuracy expected from guessing; 0 where nothing can be guessed."""
     items: int = Field(ge=0)
     correct: int = Field(ge=0)
     micro: float
-    """Correct items over all items."""
+    """The metric over all items."""
     micro_stderr: float | None
     macro: float
     """Unweighted mean over subjects."""
@@ -103,6 +130,11 @@ class TaskScores(_Model):
     """By category of subject."""
     answer_counts: dict[str, int]
     """How often the model chose A, B, C, D: a constant answer is visible here."""
+    gold_counts: dict[str, int] = {}
+    """How often each letter is right."""
+    calibration: Calibration | None = None
+    fewshot: dict[str, list[str]] = {}
+    """Subject -> ids of its worked examples, in their order."""
     truncated_items: int = 0
     """Items from whose prompt few-shot examples were dropped, to fit the model."""
     truncated_examples: int = 0
@@ -132,12 +164,24 @@ class Item(_Model):
     gold: int
     """Index of the right choice."""
     choice: int
-    """Index of the model's choice: the highest log-likelihood, the first of equals."""
+    """Index of the model's choice: the highest log-likelihood, the first of equals; -1 where there
+    are no choices, as for `gold`."""
     correct: bool
     loglikelihoods: list[float]
-    """Natural log-likelihood of each choice."""
+    """Natural log-likelihood of each choice; empty for an answer that was written."""
+    score: float | None = None
+    """The item's value in the task's metric, where it is not simply right or wrong."""
+    weight: float | None = None
+    """What it counts in the task's average (bytes of a text); null counts 1."""
+    answer: str | None = None
+    """The text that was written."""
     cluster: str | None = None
     """Items with the same cluster test the same fact."""
+
+
+def value_of(item: Item) -> float:
+    """What the item is worth in its task's metric: 1 or 0 for right or wrong, or its score."""
+    return float(item.correct) if item.score is None else item.score
 
 
 def write_report(directory: Path, report: EvalReport, items: Iterable[Item]) -> None:

@@ -162,20 +162,27 @@ class OnnxModel:
             positions_BT = positions_of(mask_BT)
         return self.forward(ids_BT, mask_BT, positions_BT, None)[0]
 
-    def read(self, ids_P: np.ndarray) -> Past:
+    def read(self, ids_P: np.ndarray, adapter: str | None = None) -> Past:
         """Keys and values of tokens [P] that several rows begin with."""
         ids_1P = np.asarray(ids_P)[None]
         mask_1P = np.ones(ids_1P.shape, bool)
-        return self.forward(ids_1P, mask_1P, positions_of(mask_1P), None)[1]
+        return self.forward(ids_1P, mask_1P, positions_of(mask_1P), None, adapter)[1]
 
-    def after(self, past: Past | None, ids_BS: np.ndarray, mask_BS: np.ndarray) -> np.ndarray:
+    def after(
+        self,
+        past: Past | None,
+        ids_BS: np.ndarray,
+        mask_BS: np.ndarray,
+        adapter: str | None = None,
+    ) -> np.ndarray:
         """Logits float32 [B, S, V] of rows that all follow the tokens of one `read`, if given."""
         if past is None:
-            return self.logits(ids_BS, mask_BS)
+            return self.forward(ids_BS, mask_BS, positions_of(mask_BS), None, adapter)[0]
         rows, length = len(ids_BS), past[0][0].shape[2]
         mask_BT = np.concatenate([np.ones((rows, length), bool), mask_BS], axis=1)
         repeated = [(np.repeat(k, rows, axis=0), np.repeat(v, rows, axis=0)) for k, v in past]
-        return self.forward(ids_BS, mask_BT, positions_of(mask_BT)[:, length:], repeated)[0]
+        positions_BS = positions_of(mask_BT)[:, length:]
+        return self.forward(ids_BS, mask_BT, positions_BS, repeated, adapter)[0]
 
     def forward(
         self,

@@ -43,7 +43,8 @@ class Answer:
 
     def take(self, logits_V: np.ndarray) -> str:
         """Draw the next token from its logits; returns the text that has become certain."""
-        token = next_token(logits_V, self._sampling, self._random)
+        seen = np.append(self.prompt, np.array(self.ids, np.int32))
+        token = next_token(logits_V, self._sampling, self._random, seen)
         if token in self._eos_ids:
             self.reason = "stop"
             return self._stream.finish()

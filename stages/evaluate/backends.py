@@ -103,18 +103,23 @@ class MindSporeBackend:
 class OnnxBackend:
     """An ONNX bundle in onnxruntime, on the CPU."""
 
-    name, dtype = "onnxruntime", "float32"
+    name = "onnxruntime"
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, adapter: str | None = None):
         # Here, since only bundles need onnxruntime.
         from artifacts.onnx_bundle import OnnxModel
 
-        self._model = OnnxModel(directory)
+        self._model, self._adapter = OnnxModel(directory), adapter
+        precision = self._model.precision
+        self.dtype = "float32" if precision == "fp32" else precision
+        if adapter is not None and adapter not in self._model.adapters:
+            known = ", ".join(self._model.adapters) or "none"
+            raise BadInput(f"bundle_adapter: is {adapter!r}; {directory} has {known}")
         self.max_positions = self._model.max_positions
         self.vocab_size = self._model.vocab_size
 
     def read(self, ids_P: np.ndarray) -> Prefix:
-        return self._model.read(ids_P)
+        return self._model.read(ids_P, self._adapter)
 
     def follow(
         self, ids_BT: np.ndarray, lengths_B: np.ndarray, prefix: Prefix = None
@@ -125,7 +130,7 @@ class OnnxBackend:
         for part in _parts(rows, length, self.vocab_size):
             inputs_BT, next_BT = ids_BT[part, :-1], ids_BT[part, 1:]
             mask_BT = _mask(inputs_BT, lengths_B[part] - 1)
-            logits_BTV = self._model.after(prefix, inputs_BT, mask_BT)
+            logits_BTV = self._model.after(prefix, inputs_BT, mask_BT, self._adapter)
             picked = np.take_along_axis(logits_BTV, next_BT[..., None], axis=2)[..., 0]
             logprobs[part] = picked - log_sum_exp(logits_BTV)
             greedy[part] = logits_BTV.argmax(axis=2) == next_BT
@@ -137,24 +142,36 @@ class OnnxBackend:
         found = np.empty((len(ids_BT), self.vocab_size), np.float32)
         for part in _parts(len(ids_BT), ids_BT.shape[1], self.vocab_size):
             mask_BT = _mask(ids_BT[part], lengths_B[part])
-            logits_BTV = self._model.after(prefix, ids_BT[part], mask_BT)
+            logits_BTV = self._model.after(prefix, ids_BT[part], mask_BT, self._adapter)
             found[part] = _last(logits_BTV, lengths_B[part])
         return found
 
 
-def load(kind: str, directory: Path, adapter: Path | None, device: str, rows: int) -> Backend:
+def load(
+    kind: str,
+    directory: Path,
+    adapter: Path | None,
+    device: str,
+    rows: int,
+    bundle_adapter: str | None = None,
+) -> Backend:
     """The backend for an artifact of this kind, for batches of up to `rows` rows.
 
     Raises BadInput if the model is not whole.
     """
     if kind != "onnx-bundle":
+        if bundle_adapter is not None:
+            raise BadInput(
+                f"bundle_adapter: is {bundle_adapter!r}; the model is a {kind}, "
+                "whose adapter is the input adapter"
+            )
         return MindSporeBackend(directory, adapter, device, rows)
     if adapter is not None:
         raise BadInput(
             "inputs.adapter: an onnx-bundle takes no adapter; "
             "merge it and export the merged model, or score the Hugging Face model with it"
         )
-    return OnnxBackend(directory)
+    return OnnxBackend(directory, bundle_adapter)
 
 
 def log_sum_exp(logits: np.ndarray) -> np.ndarray:

@@ -1,29 +1,43 @@
 """Everything that can be found wrong before an engine is loaded, which takes seconds."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.adapter import read_adapter
 from artifacts.errors import BadInput
 from artifacts.hf_model import read_model
 from artifacts.manifest import read_manifest
-from stages.evaluate.config import EvaluateConfig
+from stages.evaluate.config import EvaluateConfig, TaskConfig
+from stages.evaluate.other_tasks import TextTask, read_texts
 from stages.evaluate.questions import Subject
 from stages.evaluate.sources import load_subjects
 from stages.evaluate.text import TextCodec
 
 
-def read_subjects(config: EvaluateConfig, corpus: Path | None) -> list[list[Subject]]:
-    """Each task's subjects with their questions. Raises BadInput with the problems of all tasks."""
+@dataclass(frozen=True)
+class Questions:
+    """What is asked, by the task's title."""
+
+    subjects: dict[str, list[Subject]]
+    texts: dict[str, list[tuple[str, str]]]
+    """Held-out texts, each with its file's name."""
+
+
+def read_questions(config: EvaluateConfig, corpus: Path | None) -> Questions:
+    """Read all of it but lm-eval's tasks. Raises BadInput with the problems of all tasks."""
     problems: list[str] = []
-    subjects = []
+    found = Questions({}, {})
     for task in config.tasks:
         try:
-            subjects.append(load_subjects(task, corpus))
+            if isinstance(task, TaskConfig):
+                found.subjects[task.title] = load_subjects(task, corpus)
+            elif isinstance(task, TextTask):
+                found.texts[task.title] = read_texts(task)
         except BadInput as error:
             problems += error.problems
     if problems:
         raise BadInput(*problems)
-    return subjects
+    return found
 
 
 def check_model(directory: Path, adapter: Path | None) -> list[str]:

@@ -1,18 +1,27 @@
 """What to score a model on, and how."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from artifacts.errors import BadInput
+from stages.evaluate.other_tasks import LmEvalTask, TextTask, kind_of
 from stages.evaluate.sampling import SamplingProfile, profile
 from stages.spec import Input, StageConfig, StageSpec
 
-SuiteName = Literal["mmlu", "ceval"]
+SuiteName = Literal["mmlu", "ceval", "cmmlu"]
 Split = Literal["dev", "val", "test"]
 
-EVALUATED_SPLIT: dict[SuiteName, Split] = {"mmlu": "test", "ceval": "val"}
+EVALUATED_SPLIT: dict[SuiteName, Split] = {"mmlu": "test", "ceval": "val", "cmmlu": "test"}
 """The split that lm-eval scores."""
 
 
@@ -24,12 +33,13 @@ class TaskConfig(BaseModel):
     name: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$", max_length=80)
     """The task's name in the report; by default its data, suite and form."""
     suite: SuiteName
-    """mmlu (English) or ceval (Chinese)."""
+    """mmlu (English), ceval or cmmlu (Chinese)."""
     form: Literal["letter", "continuation"] = "letter"
     """letter: the question with its options, the answer's letter is scored. continuation: the
     question alone, the options' texts are scored."""
     data: Literal["local", "world", "saved", "hub"]
-    """local: CSV files as published, under `path`. world: the generated world's test, from the
+    """local: a file a subject as published under `path`, CSV, or the hub's rows as .jsonl or
+    .parquet. world: the generated world's test, from the
     corpus. saved: a dataset written by `datasets.save_to_disk`, at `path`. hub: the Hugging Face
     hub, if `allow_network` is set."""
     path: Path | None = None
@@ -44,6 +54,9 @@ class TaskConfig(BaseModel):
     """Questions a subject, the first ones: a number from 1, or a share below 1 (rounded up)."""
     subjects: tuple[str, ...] = ()
     """Subjects to ask; all by default."""
+    submission: bool = False
+    """Of C-Eval's test split, whose answers are not published: write the model's answers as
+    submission-NAME.json, in the form its leaderboard takes, instead of a score."""
     describe: bool | None = None
     """Begin the prompt with lm-eval's sentence about the subject. By default yes, except for the
     world's continuation form, whose prompt equals fine-tuning's token by token."""
@@ -63,11 +76,14 @@ class TaskConfig(BaseModel):
             raise ValueError(f"path is {str(self.path)!r}; data: {self.data} takes none")
         if self.data != "hub" and self.revision is not None:
             raise ValueError(f"revision is {self.revision!r}; data: {self.data} takes none")
-        if self.suite == "ceval" and self.split == "test":
+        unlabelled = self.suite == "ceval" and self.split == "test"
+        if unlabelled and not self.submission:
             raise ValueError(
                 "split is 'test'; C-Eval keeps the answers of its test split to itself, "
-                "so only val can be scored"
+                "so only val can be scored; submission: true writes the answers to hand in"
             )
+        if self.submission and not unlabelled:
+            raise ValueError("submission is true; it is for suite: ceval with split: test")
         if self.split == "dev" and self.num_fewshot:
             raise ValueError("split is 'dev'; the few-shot examples come from it, choose another")
         if len(set(self.subjects)) != len(self.subjects):
@@ -108,11 +124,30 @@ class TaskConfig(BaseModel):
         return min(int(self.limit), available)
 
 
+class LmEvalModel(BaseModel):
+    """One of lm-eval's own models instead of MindCycle's engines."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str = Field(min_length=1)
+    """Its name in lm-eval, such as hf or vllm; its packages must be installed."""
+    args: dict[str, str | int | float | bool] = {}
+    """Its arguments. pretrained is the model's directory unless given, peft the adapter's."""
+
+
+AnyTask = Annotated[
+    Annotated[TaskConfig, Tag("function-suite")]
+    | Annotated[LmEvalTask, Tag("function-task")]
+    | Annotated[TextTask, Tag("function-texts")],
+    Discriminator(kind_of),
+]
+
+
 class EvaluateConfig(StageConfig):
     """Tasks, sampling profile and limits of an evaluation."""
 
-    tasks: tuple[TaskConfig, ...]
-    """What is asked."""
+    tasks: tuple[AnyTask, ...]
+    """What is asked: suites (`suite`), lm-eval's tasks (`task`), held-out text (`texts`)."""
     sampling: SamplingProfile = Field(default_factory=lambda: profile("default"))
     """How text is drawn: a profile's name (default, greedy, open), a file, or the values. Tasks
     that score likelihoods draw nothing and use none of it."""
@@ -129,10 +164,15 @@ class EvaluateConfig(StageConfig):
     """Allow reading datasets from the Hugging Face hub."""
     device: Literal["auto", "CPU", "GPU", "Ascend"] = "auto"
     """Where MindSpore computes; onnxruntime uses the CPU."""
+    bundle_adapter: str | None = None
+    """Of an onnx-bundle with adapters, the one to score with: adapters/NAME.onnx_adapter."""
+    lm_eval_model: LmEvalModel | None = None
+    """One of lm-eval's models to ask instead: {name: hf, args: {dtype: float32}}. By default a
+    checkpoint or Hugging Face directory is asked in MindSpore, a bundle in onnxruntime."""
 
     @field_validator("tasks")
     @classmethod
-    def _some(cls, value: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
+    def _some(cls, value: tuple[AnyTask, ...]) -> tuple[AnyTask, ...]:
         if not value:
             raise ValueError("names no task; one at least would do")
         return value
@@ -163,8 +203,10 @@ class EvaluateConfig(StageConfig):
         return {"sampling": self.sampling.seed}
 
 
-def task_files(task: TaskConfig) -> list[Path]:
+def task_files(task: AnyTask) -> list[Path]:
     """The files a task reads, without reading them. Raises BadInput when there is none."""
+    if not isinstance(task, TaskConfig):
+        return task.files()
     if task.data == "saved" and task.path is not None:
         found = sorted(path for path in task.path.rglob("*") if path.is_file())
         if not found:
@@ -179,7 +221,7 @@ def task_files(task: TaskConfig) -> list[Path]:
 
 
 def subject_files(task: TaskConfig, folder: Path, split: str) -> dict[str, Path]:
-    """Subject -> CSV file of one split below `folder`, in alphabetical order.
+    """Subject -> file of one split below `folder`, in alphabetical order.
 
     Raises BadInput when there is none, or when a subject that was asked for is missing.
     """
@@ -187,14 +229,21 @@ def subject_files(task: TaskConfig, folder: Path, split: str) -> dict[str, Path]
     root = folder if (folder / split).is_dir() else folder / "data"  # MMLU's archive has data/
     if not (root / split).is_dir():
         raise BadInput(f"{where}: {folder} has no folder {split} (and no data/{split})")
-    ending = f"_{split}.csv"
-    found = {
-        path.name.removesuffix(ending): path
-        for path in sorted((root / split).glob(f"*{ending}"))
-        if path.is_file()
-    }
+    tables = [
+        path
+        for path in sorted((root / split).iterdir())
+        if path.suffix in (".csv", ".jsonl", ".parquet") and path.is_file()
+    ]
+    # MMLU and C-Eval name the split in each file, CMMLU does not.
+    named = [path for path in tables if path.stem.endswith(f"_{split}")]
+    found: dict[str, Path] = {}
+    for path in named or tables:
+        subject = path.stem.removesuffix(f"_{split}")
+        if subject in found:
+            raise BadInput(f"{where}: {found[subject]} and {path} are of one subject; keep one")
+        found[subject] = path
     if not found:
-        raise BadInput(f"{where}: {root / split} holds no file SUBJECT{ending}")
+        raise BadInput(f"{where}: {root / split} holds no file SUBJECT_{split}.csv")
     if missing := [subject for subject in task.subjects if subject not in found]:
         raise BadInput(
             f"tasks.{task.title}.subjects: {root / split} has no {', '.join(missing)}; "

@@ -53,7 +53,8 @@ def draw(
         still_open = []
         for logits_V, i in zip(logits_BV, open_rows, strict=True):
             wanted = batch[i]
-            token = next_token(logits_V, sampling, generators[i])
+            seen = np.append(wanted.prompt, np.array(wanted.ids, np.int32))
+            token = next_token(logits_V, sampling, generators[i], seen)
             if token == eos_id:
                 continue
             wanted.ids.append(token)
@@ -65,8 +66,18 @@ def draw(
     return texts
 
 
-def next_token(logits_V: np.ndarray, sampling: Sampling, generator: np.random.Generator) -> int:
-    """One token: the most likely one, or drawn after temperature, top_k and top_p in this order."""
+def next_token(
+    logits_V: np.ndarray,
+    sampling: Sampling,
+    generator: np.random.Generator,
+    seen: Sequence[int] | np.ndarray = (),
+) -> int:
+    """One token after those `seen` (prompt and text): the most likely one after the repetition
+    penalty, or drawn after that, temperature, top_k and top_p in this order."""
+    if sampling.repetition_penalty != 1:
+        logits_V, known = logits_V.copy(), np.unique(np.asarray(seen, np.int64))
+        values, penalty = logits_V[known], sampling.repetition_penalty
+        logits_V[known] = np.where(values > 0, values / penalty, values * penalty)
     if sampling.greedy:
         return int(logits_V.argmax())
     scaled = logits_V.astype(np.float64) / sampling.temperature

@@ -1,7 +1,8 @@
-"""Multiple-choice questions, and the CSV files in which MMLU and C-Eval publish them.
+"""Multiple-choice questions, and the CSV files in which the suites publish them.
 
-MMLU: no header; question, four options, the answer's letter. C-Eval: a header with id, question, A,
-B, C, D, answer and, in dev, explanation. Cells may hold commas, quotes and line breaks.
+MMLU: no header; question, four options, the answer's letter. C-Eval: a header with id, question,
+A, B, C, D, answer and, in dev, explanation. CMMLU: a header with the row's number (nameless),
+Question, A, B, C, D, Answer. Cells may hold commas, quotes and line breaks.
 """
 
 import csv
@@ -12,6 +13,7 @@ from pathlib import Path
 from artifacts.errors import BadInput
 
 LETTERS = ("A", "B", "C", "D")
+CMMLU_HEADER = ["", "Question", "A", "B", "C", "D", "Answer"]
 CEVAL_HEADER = ["id", "question", "A", "B", "C", "D", "answer"]
 MOST_PROBLEMS = 20
 """Problems told about one file; a file of another kind would have one a line."""
@@ -71,14 +73,18 @@ def read_mmlu(path: Path) -> list[Question]:
     return questions
 
 
-def read_ceval(path: Path) -> list[Question]:
+def read_ceval(path: Path, unlabelled: bool = False) -> list[Question]:
     """Read one of C-Eval's files; a question's id is the published one.
 
-    Raises BadInput naming file and line of every broken row, and for a file without answers.
+    `unlabelled` is for its test split, which has no answers: all questions get the first. Raises
+    BadInput naming file and line of every broken row, and for answers that are missing.
     """
     problems: list[str] = []
     rows = _rows(path, problems)
     header = rows[0][1] if rows else []
+    if unlabelled and header == CEVAL_HEADER[:6]:
+        rows = [(line, [*row, "answer" if row is rows[0][1] else "A"]) for line, row in rows]
+        header = rows[0][1]
     if header == CEVAL_HEADER[:6]:
         raise BadInput(
             f"{path}: has no answers (C-Eval keeps those of its test split to itself); "
@@ -105,6 +111,33 @@ def read_ceval(path: Path) -> list[Question]:
             answer = LETTERS.index(row[6].strip())
             explanation = row[7] if len(row) > 7 else ""
             questions.append(Question(row[0], row[1], options, answer, explanation))
+    _raise(path, problems, questions)
+    return questions
+
+
+def read_cmmlu(path: Path) -> list[Question]:
+    """Read one of CMMLU's files; a question's id is the published number.
+
+    Raises BadInput naming file and line of every broken row.
+    """
+    problems: list[str] = []
+    rows = _rows(path, problems)
+    if rows and rows[0][1] != CMMLU_HEADER:
+        problems.append(
+            f"{path}:1: header is {','.join(rows[0][1])!r}; {','.join(CMMLU_HEADER)} would be right"
+        )
+        _raise(path, problems, [])
+    questions: list[Question] = []
+    for line, row in rows[1:]:
+        if len(row) != len(CMMLU_HEADER):
+            problems.append(f"{path}:{line}: has {len(row)} columns; the header has 7")
+        elif problem := _problem_with(*row[1:]):
+            problems.append(f"{path}:{line}: {problem}")
+        elif any(row[0] == question.id for question in questions):
+            problems.append(f"{path}:{line}: number is {row[0]!r}, which an earlier row has")
+        else:
+            options = (row[2], row[3], row[4], row[5])
+            questions.append(Question(row[0], row[1], options, LETTERS.index(row[6].strip())))
     _raise(path, problems, questions)
     return questions
 

@@ -3,7 +3,7 @@
 import os
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # ours is the progress that is shown
 
@@ -11,12 +11,15 @@ from artifacts.adapter import read_adapter
 from artifacts.digest import sha256_json
 from artifacts.eval_report import Conditions, EvalReport, ScoredModel, write_report
 from artifacts.manifest import read_manifest
-from stages.evaluate import backends
-from stages.evaluate.checks import check_chat_template, check_model, read_subjects
+from artifacts.tokenizer_files import write_object
+from stages.evaluate.checks import check_chat_template, check_model, read_questions
 from stages.evaluate.config import EvaluateConfig
 from stages.evaluate.kept import FILE, Kept
 from stages.evaluate.text import TextCodec
 from stages.spec import Job
+
+if TYPE_CHECKING:  # its import takes seconds
+    from stages.evaluate.models import Model
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def run(job: Job) -> dict[str, Any]:
         # Read when lm-eval's libraries load, hence before their import.
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     directory, adapter = job.inputs["model"], job.inputs.get("adapter")
-    subjects = read_subjects(config, job.inputs.get("corpus"))
+    questions = read_questions(config, job.inputs.get("corpus"))
     codec = TextCodec(directory)
     if config.chat_template:
         check_chat_template(codec, directory)
@@ -35,31 +38,24 @@ def run(job: Job) -> dict[str, Any]:
     scored = scored_model(directory, adapter)
 
     # Here, since they take seconds, which bad input need not wait for.
-    from stages.evaluate.lm import EngineLM
+    from stages.evaluate.asking import ask_all, build_tasks
     from stages.evaluate.lm_eval_files import write_lm_eval
+    from stages.evaluate.models import load_model
     from stages.evaluate.page import write_page
-    from stages.evaluate.scoring import evaluate
-    from stages.evaluate.suites import build
 
-    tasks = [build(task, found) for task, found in zip(config.tasks, subjects, strict=True)]
-    backend = backends.load(scored.kind, directory, adapter, config.device, config.batch_size)
+    tasks = build_tasks(config, questions)
     kept = Kept(job.work / FILE)
     if len(kept):
         print(f"evaluate: going on after {len(kept)} finished batches", flush=True)
-    model = EngineLM(backend, codec, config.sampling, config.batch_size, config.max_length, kept)
-    outcome = evaluate(
-        model,
-        tasks,
-        chat_template=config.chat_template,
-        leave_out=config.overlong == "leave_out",
-    )
+    model = load_model(config, scored.kind, directory, adapter, codec, kept)
+    outcome = ask_all(model.lm, config, tasks, questions)
 
-    conditions = conditions_of(config, backend, codec, model.max_length)
+    conditions = conditions_of(config, model, codec)
     report = EvalReport(model=scored, conditions=conditions, tasks=outcome.tasks)
     write_report(job.work, report, outcome.items)
     about = {
         "config": {
-            "model": f"mindcycle-{backend.name}",
+            "model": model.name,
             "model_args": {"model": scored.digest, "adapter": scored.adapter},
             "batch_size": config.batch_size,
             "gen_kwargs": conditions.sampling,
@@ -70,6 +66,8 @@ def run(job: Job) -> dict[str, Any]:
     }
     write_lm_eval(job.work / "lm_eval", outcome.results, outcome.samples, about)
     write_page(job.work, report)
+    for title, answers in outcome.submissions.items():
+        write_object(job.work / f"submission-{title}.json", answers)
     kept.remove()
     return {
         name: {
@@ -95,19 +93,17 @@ def scored_model(directory: Path, adapter: Path | None) -> ScoredModel:
     )
 
 
-def conditions_of(
-    config: EvaluateConfig, backend: backends.Backend, codec: TextCodec, max_length: int
-) -> Conditions:
+def conditions_of(config: EvaluateConfig, model: "Model", codec: TextCodec) -> Conditions:
     """How the model was scored."""
     sampling = config.sampling.model_dump(mode="json")
     return Conditions(
-        backend=backend.name,
-        dtype=backend.dtype,
+        backend=model.backend,
+        dtype=model.dtype,
         sampling=sampling,
         sampling_hash=config.sampling.digest(),
         tokenizer_hash=codec.hash,
         lm_eval=metadata.version("lm_eval"),
         chat_template=sha256_json(codec.chat_template) if config.chat_template else None,
         bos=codec.bos,
-        max_length=max_length,
+        max_length=model.max_length,
     )

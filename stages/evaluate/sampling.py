@@ -29,6 +29,9 @@ class Sampling(BaseModel):
     """Draw from the fewest tokens that hold this share of the probability; 1 leaves all."""
     top_k: int = Field(ge=0)
     """Draw from this many most likely tokens; 0 leaves all."""
+    repetition_penalty: float = Field(1.0, gt=0, le=100)
+    """Logits of tokens that prompt or text hold are divided by it where positive, multiplied where
+    negative (Keskar et al. 2019, arXiv:1909.05858, as transformers has it); 1 changes nothing."""
     seed: int = Field(ge=0, lt=2**63)
     """Each request draws from its own generator, made from this, so batches change nothing."""
     max_tokens: int = Field(gt=0)
@@ -48,6 +51,11 @@ class Sampling(BaseModel):
     def greedy(self) -> bool:
         """Whether the most likely token is taken at every step."""
         return not self.do_sample
+
+    def used(self) -> list[str]:
+        """Names of the parameters that take part when a text is written."""
+        drawing = () if self.greedy else ("temperature", "top_p", "top_k", "seed")
+        return ["do_sample", *drawing, "repetition_penalty", "max_tokens", "stop"]
 
     def digest(self) -> str:
         """sha256 of the profile's values."""

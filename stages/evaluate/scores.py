@@ -19,6 +19,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from artifacts.eval_report import Bin, Calibration, Item, value_of
+
+BINS = 10
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -62,6 +68,47 @@ def macro(items: Sequence[Answered]) -> tuple[float, float | None]:
         return mean, _clustered(items, residuals)
     squares = [(standard_error(rows) or 0.0) ** 2 for rows in subjects.values()]
     return mean, math.sqrt(math.fsum(squares)) / len(means)
+
+
+def weighted(items: Sequence[Item]) -> tuple[float, float | None]:
+    """Mean of the items' values by their weights w_i, and its standard error.
+
+    se^2 = n / (n - 1) * sum_i (w_i (x_i - mean))^2 / (sum_i w_i)^2, the ratio estimator's (Cochran
+    1977, Sampling Techniques, section 6.3); without weights it is that of `standard_error`.
+    """
+    values = np.array([value_of(item) for item in items], np.float64)
+    weights = np.array([1.0 if item.weight is None else item.weight for item in items])
+    mean = float((weights * values).sum() / weights.sum())
+    if len(items) < 2:
+        return mean, None
+    square = float(np.square(weights * (values - mean)).sum()) / float(weights.sum()) ** 2
+    return mean, math.sqrt(square * len(items) / (len(items) - 1))
+
+
+def calibration(items: Sequence[Item]) -> Calibration | None:
+    """How far the choices' probabilities can be believed; None without choices."""
+    if not items or any(len(item.loglikelihoods) < 2 for item in items):
+        return None
+    sure, right, brier = [], [], 0.0
+    for item in items:
+        logits = np.array(item.loglikelihoods, np.float64)
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        sure.append(float(p[item.choice]))
+        right.append(item.correct)
+        brier += float(np.square(p - np.eye(len(p))[item.gold]).sum())
+    confidence, correct = np.array(sure), np.array(right, np.float64)
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    bins = [
+        Bin(
+            n=int((place == k).sum()),
+            confidence=float(confidence[place == k].mean()),
+            acc=float(correct[place == k].mean()),
+        )
+        for k in sorted(set(place.tolist()))
+    ]
+    error = math.fsum(one.n * abs(one.confidence - one.acc) for one in bins) / len(items)
+    return Calibration(ece=error, brier=brier / len(items), bins=bins)
 
 
 def cluster_count(items: Sequence[Answered]) -> int | None:

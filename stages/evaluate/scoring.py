@@ -154,10 +154,20 @@ def _scores(
             for name in category
         },
         groups={
-            group: _score([one for one in answered if category[one.subject] == group], None)
+            group: _group_score([one for one in answered if category[one.subject] == group])
             for group in sorted({group for group in category.values() if group})
         },
         answer_counts={letter: chosen[index] for index, letter in enumerate(LETTERS)},
+        gold_counts={
+            letter: sum(item.gold == index for item in items)
+            for index, letter in enumerate(LETTERS)
+        },
+        calibration=scores.calibration(items),
+        fewshot={
+            subject.name: [example.id for example in subject.examples[: config.num_fewshot]]
+            for subject in built.subjects
+            if config.num_fewshot
+        },
         truncated_items=sum(task.cut_items for task in tasks),
         truncated_examples=sum(task.cut_examples for task in tasks),
         left_out_items=sum(built.left_out.values()),
@@ -172,6 +182,11 @@ def _score(answered: list[scores.Answered], category: str | None) -> Score:
         stderr=scores.standard_error(answered),
         category=category,
     )
+
+
+def _group_score(answered: list[scores.Answered]) -> Score:
+    macro, error = scores.macro(answered)
+    return _score(answered, None).model_copy(update={"macro": macro, "macro_stderr": error})
 
 
 def _prompt_hash(tables: Any) -> str:

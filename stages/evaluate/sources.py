@@ -1,5 +1,6 @@
 """Where a task's questions come from: published files, the world, a saved dataset, the hub."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +8,19 @@ from typing import Any
 
 from artifacts.errors import BadInput, StageFailed
 from artifacts.json_files import read_object
-from artifacts.validation import plain
+from artifacts.validation import plain, shown
 from stages.evaluate.config import TaskConfig, subject_files
-from stages.evaluate.questions import LETTERS, Question, Subject, read_ceval, read_mmlu
+from stages.evaluate.questions import (
+    LETTERS,
+    Question,
+    Subject,
+    read_ceval,
+    read_cmmlu,
+    read_mmlu,
+)
 
-READ = {"mmlu": read_mmlu, "ceval": read_ceval}
-HUB = {"mmlu": "cais/mmlu", "ceval": "ceval/ceval-exam"}
+READ = {"mmlu": read_mmlu, "ceval": read_ceval, "cmmlu": read_cmmlu}
+HUB = {"mmlu": "cais/mmlu", "ceval": "ceval/ceval-exam", "cmmlu": "haonan-li/cmmlu"}
 SPLIT_NAMES = {"dev": ("dev",), "val": ("val", "validation"), "test": ("test",)}
 """The hub calls MMLU's val split validation."""
 
@@ -44,14 +52,13 @@ def load_subjects(task: TaskConfig, corpus: Path | None) -> list[Subject]:
 
 
 def _from_files(task: TaskConfig, folder: Path) -> list[Subject]:
-    read = READ[task.suite]
     scored = subject_files(task, folder, task.scored_split)
     examples = subject_files(task, folder, "dev") if task.num_fewshot else {}
     problems: list[str] = []
 
     def questions(path: Path | None) -> list[Question]:
         try:
-            return read(path) if path else []
+            return _read_file(task, path) if path else []
         except BadInput as error:
             problems.extend(error.problems)
             return []
@@ -63,6 +70,49 @@ def _from_files(task: TaskConfig, folder: Path) -> list[Subject]:
     if problems:
         raise BadInput(*problems)
     return subjects
+
+
+def _read_file(task: TaskConfig, path: Path) -> list[Question]:
+    """A subject's questions: CSV as published, or the hub's rows. Raises BadInput."""
+    if path.suffix == ".csv":
+        # The examples of a submission come from dev, which has its answers.
+        if task.submission and path.parent.name == task.scored_split:
+            return read_ceval(path, unlabelled=True)
+        return READ[task.suite](path)
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    if not rows:
+        raise BadInput(f"{path}: holds no question")
+    return [_question(task, f"{path}:{i + 1}", i, row) for i, row in enumerate(rows)]
+
+
+def _json_rows(path: Path) -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not UTF-8 (byte {error.start})") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BadInput(f"{path}:{number}: is no JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise BadInput(f"{path}:{number}: is {shown(row)}; a question's columns would be right")
+        rows.append(row)
+    return rows
+
+
+def _parquet_rows(path: Path) -> list[Mapping[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows: list[Mapping[str, Any]] = parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise BadInput(f"{path}: is no parquet file: {plain(str(error))}") from None
+    return rows
 
 
 def _from_world(task: TaskConfig, corpus: Path | None) -> list[Subject]:
@@ -174,17 +224,20 @@ def _question(task: TaskConfig, where: str, index: int, row: Mapping[str, Any]) 
             a, b, c, d = row["choices"]
             answer = row["answer"]
             return Question(str(index), row["question"], (a, b, c, d), range(4)[answer])
+        if task.suite == "cmmlu":
+            options = (row["A"], row["B"], row["C"], row["D"])
+            return Question(str(index), row["Question"], options, LETTERS.index(row["Answer"]))
         return Question(
             str(row.get("id", index)),
             row["question"],
             (row["A"], row["B"], row["C"], row["D"]),
-            LETTERS.index(row["answer"]),
+            0 if task.submission and not row.get("answer") else LETTERS.index(row["answer"]),
             row.get("explanation") or "",
         )
     except KeyError as error:
         raise BadInput(f"{where}: has no column {error}") from None
     except (ValueError, TypeError, IndexError):
-        shown = {key: row.get(key) for key in ("choices", "answer") if key in row}
+        found = {key: row.get(key) for key in ("choices", "answer", "Answer") if key in row}
         raise BadInput(
-            f"{where}: is {shown}; four choices and an answer among them would be right"
+            f"{where}: is {found}; four choices and an answer among them would be right"
         ) from None

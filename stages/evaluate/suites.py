@@ -1,4 +1,4 @@
-"""MMLU and C-Eval as lm-eval defines them: its own task files, over questions held in memory.
+"""MMLU, C-Eval and CMMLU as lm-eval defines them: its own files, over questions held in memory.
 
 The files are read one by one, since building lm-eval's index of 14,000 tasks takes 15 seconds.
 """
@@ -25,18 +25,22 @@ from stages.evaluate.questions import LETTERS, Question, Subject
 
 LM_EVAL_TASKS = Path(lm_eval.__file__).parent / "tasks"
 OWN = Path(__file__).parent / "suites"
-LANGUAGE = {"mmlu": "en", "ceval": "zh"}
+LANGUAGE = {"mmlu": "en", "ceval": "zh", "cmmlu": "zh"}
 TEMPLATE = {
     ("mmlu", "letter"): LM_EVAL_TASKS / "mmlu/default/_default_template_yaml",
     ("mmlu", "continuation"): LM_EVAL_TASKS / "mmlu/continuation/_continuation_template_yaml",
     ("ceval", "letter"): LM_EVAL_TASKS / "ceval/_default_ceval_yaml",
     ("ceval", "continuation"): OWN / "ceval_continuation.yaml",
+    ("cmmlu", "letter"): LM_EVAL_TASKS / "cmmlu/_default_template_yaml",
+    ("cmmlu", "continuation"): OWN / "cmmlu_continuation.yaml",
 }
 DESCRIPTION = {
     ("mmlu", "letter"): "The following are multiple choice questions (with answers) about {}.\n\n",
     ("mmlu", "continuation"): "The following are questions (with answers) about {}.\n\n",
     ("ceval", "letter"): "以下是中国关于{}的单项选择题，请选出其中的正确答案。\n\n",
     ("ceval", "continuation"): "以下是中国关于{}的问题，请给出正确答案。\n\n",
+    ("cmmlu", "letter"): "以下是关于{}的单项选择题，请直接给出正确答案的选项。\n\n",
+    ("cmmlu", "continuation"): "以下是关于{}的问题，请给出正确答案。\n\n",
 }
 """For subjects that lm-eval has no file of; those it has keep their own sentence."""
 
@@ -69,7 +73,7 @@ class SubjectTask(ConfigurableTask):  # type: ignore[misc, unused-ignore]
         self.cut_items = self.cut_examples = 0
         """Prompts that lost examples, and examples lost."""
         self._split = config.get("test_split") or config["validation_split"]
-        self._row = mmlu_row if suite == "mmlu" else ceval_row
+        self._row = {"mmlu": mmlu_row, "ceval": ceval_row, "cmmlu": cmmlu_row}[suite]
         super().__init__(config=config)
         self.sampler = _Examples(self.fewshot_docs(), rnd=None)
 
@@ -96,7 +100,8 @@ class SubjectTask(ConfigurableTask):  # type: ignore[misc, unused-ignore]
                 self.cut_items += dropped > 0
                 self.cut_examples += dropped
                 return context
-        raise BadInput(f"{self.config.task}: {doc['question'][:60]!r}... does not fit the model")
+        question = doc.get("question") or doc["Question"]
+        raise BadInput(f"{self.config.task}: {question[:60]!r}... does not fit the model")
 
     def answers(self, doc: dict[str, Any]) -> list[str]:
         """The texts whose likelihoods are compared."""
@@ -122,6 +127,12 @@ def ceval_row(subject: str, question: Question) -> dict[str, Any]:
         "answer": LETTERS[question.answer],
         "explanation": question.explanation,
     }
+
+
+def cmmlu_row(subject: str, question: Question) -> dict[str, Any]:
+    """A question as the hub's haonan-li/cmmlu has it."""
+    options = dict(zip(LETTERS, question.options, strict=True))
+    return {"Question": question.text, **options, "Answer": LETTERS[question.answer]}
 
 
 @dataclass
@@ -222,6 +233,7 @@ def _lm_eval_file(config: TaskConfig, subject: str) -> Path | None:
         ("mmlu", "letter"): f"mmlu/default/mmlu_{subject}.yaml",
         ("mmlu", "continuation"): f"mmlu/continuation/mmlu_{subject}.yaml",
         ("ceval", "letter"): f"ceval/ceval-valid_{subject}.yaml",
+        ("cmmlu", "letter"): f"cmmlu/cmmlu_{subject}.yaml",
     }
     name = folders.get((config.suite, config.form))
     path = LM_EVAL_TASKS / name if name else None
@@ -230,7 +242,7 @@ def _lm_eval_file(config: TaskConfig, subject: str) -> Path | None:
 
 def _with_known_group(suite: str, subject: Subject) -> Subject:
     """Fill in the published title and category, where the source gave none."""
-    known = _mmlu_subjects() if suite == "mmlu" else _ceval_subjects()
+    known = {"mmlu": _mmlu_subjects, "ceval": _ceval_subjects, "cmmlu": _cmmlu_subjects}[suite]()
     entry = known.get(subject.name, {})
     return Subject(
         subject.name,
@@ -262,4 +274,20 @@ def _mmlu_subjects() -> dict[str, dict[str, str]]:
             "name": name.replace("_", " "),
             "category": titles.get(tag, tag.capitalize()),
         }
+    return found
+
+
+@functools.cache
+def _cmmlu_subjects() -> dict[str, dict[str, str]]:
+    """Names from the sentences in lm-eval's files; groups as CMMLU's paper has them."""
+    groups: dict[str, list[str]] = json.loads(
+        (OWN / "cmmlu_groups.json").read_text(encoding="utf-8")
+    )
+    group_of = {subject: group for group, subjects in groups.items() for subject in subjects}
+    found = {}
+    for path in sorted((LM_EVAL_TASKS / "cmmlu").glob("cmmlu_*.yaml")):
+        name = path.stem.removeprefix("cmmlu_")
+        sentence = load_yaml(path, recursive=False)["description"]
+        title = sentence.removeprefix("以下是关于").partition("的单项选择题")[0]
+        found[name] = {"name": title, "category": group_of.get(name, "Other")}
     return found

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from artifacts.errors import BadInput
-from artifacts.eval_report import Item
+from artifacts.eval_report import Item, value_of
 from stages.gate.alike import condition_differences, task_differences
 from stages.gate.rules import Scores, clusters_of
 from stages.gate.statistics import bootstrap_interval, holm, mcnemar_exact
+
+UNPAIRED = ("bits_per_byte",)
+"""Metrics whose items are not won or lost."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,11 @@ def compare(names: Sequence[str], reports: Sequence[Scores]) -> list[Compared]:
     Raises BadInput naming every difference if they are not alike.
     """
     first, others = reports[0], reports[1:]
-    shared = [task for task in first.items if all(task in other.items for other in others)]
+    shared = [
+        task
+        for task, scored in first.report.tasks.items()
+        if all(task in other.items for other in reports) and scored.metric not in UNPAIRED
+    ]
     problems = [] if shared else [f"{names[0]}: shares no task with the others"]
     for name, other in zip(names[1:], others, strict=True):
         found = condition_differences(first.report, other.report, name)
@@ -86,7 +93,7 @@ def _compared(name: str, task: str, group: str | None, first: Scores, other: Sco
         ]
 
     ours, theirs = chosen(first), chosen(other)
-    before, after = (np.array([item.correct for item in side], float) for side in (ours, theirs))
+    before, after = (np.array([value_of(item) for item in side], float) for side in (ours, theirs))
     difference = after - before
     low, high = bootstrap_interval(difference, clusters_of(ours))
     wins, losses = int((difference > 0).sum()), int((difference < 0).sum())

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.decision import RuleResult
-from artifacts.eval_report import EvalReport, Item, read_items, read_report
+from artifacts.eval_report import EvalReport, Item, read_items, read_report, value_of
 from stages.gate.config import Floor, GainOnAny, GainOverBase, NoRegression
 from stages.gate.statistics import (
     Estimate,
@@ -218,7 +218,7 @@ def _difference(task: str, ours: Scores, other: Scores, confidence: float) -> Es
 
 
 def _correct(items: Sequence[Item]) -> np.ndarray:
-    return np.array([item.correct for item in items], np.float64)
+    return np.array([value_of(item) for item in items], np.float64)
 
 
 def _noise(what: str, value: float, change: Estimate) -> str:

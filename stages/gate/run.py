@@ -73,6 +73,11 @@ def _problems(config: GateConfig, scores: dict[str, Scores]) -> list[str]:
                     f"{where}.task: {task!r} is not in the candidate's report, "
                     f"which has {', '.join(sorted(usable)) or 'no task'}"
                 )
+            elif (metric := scores["candidate"].report.tasks[task].metric) == "bits_per_byte":
+                found.append(
+                    f"{where}.task: {task!r} is measured in {metric}; rules look at tasks whose "
+                    "answers are right or wrong"
+                )
             elif len(set(clusters_of(scores["candidate"].items.get(task, [])))) < 2:
                 found.append(
                     f"{where}.task: {task!r} has fewer than two independent items; "

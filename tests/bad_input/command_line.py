@@ -244,7 +244,7 @@ VALUES = [
     ),
     config(
         "an unknown sampling profile",
-        "evaluate.sampling: is 'wild'; no such profile; default, greedy, open, or a path to",
+        "evaluate.sampling: is 'wild'; no such profile; deepseek-r1, default, greedy, ",
         "evaluate.sampling=wild",
     ),
     config(

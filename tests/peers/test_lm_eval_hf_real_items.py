@@ -45,12 +45,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     # As prompts have them: " A" after "Answer:" is not the "A" that begins a line.
     texts.append("\nA. B\nB. C\nC. D\nD. A\nAnswer: A\nAnswer: B\nAnswer: C\nAnswer: D" * 200)
-    size = write_bpe(directory / "tokenizer", texts, 3000)
-    architecture = tiny("llama", vocab_size=size, max_positions=4096, tied_head=False)
+    size = write_bpe(directory / "tokenizer", texts, 4000)
+    architecture = tiny("llama", vocab_size=size, max_positions=8192, tied_head=False)
     weights = random_weights(architecture, 5)
     weights["lm_head.weight"] *= 3
     write_hf(directory / "model", architecture, weights)
-    write_bpe(directory / "model", texts, 3000)
+    write_bpe(directory / "model", texts, 4000)
     spaced, bare = (TextCodec(directory / "model").encode([text])[0] for text in (" A", "A"))
     assert len(spaced) == len(bare) == 1
     assert spaced.tolist() != bare.tolist()

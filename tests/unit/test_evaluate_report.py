@@ -1,6 +1,7 @@
 """The report's files: the same bytes for the same scores, readable by people and by lm-eval."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from artifacts.eval_report import (
     write_report,
 )
 from stages.evaluate.lm_eval_files import write_lm_eval
-from stages.evaluate.page import as_markdown, write_page
+from stages.evaluate.page import as_html, as_markdown, write_page
 from stages.evaluate.scoring import Outcome
 from tests.evaluation import ConstantLM, outcome, rows, write_mmlu, write_world
 
@@ -53,7 +54,7 @@ def test_equal_scores_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_all(tmp_path / name, tmp_path)
     files = sorted(path for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert len(files) == 4 + 1 + 3
+    assert len(files) == 6 + 1 + 3
     for path in files:
         again = tmp_path / "two" / path.relative_to(tmp_path / "one")
         assert path.read_bytes() == again.read_bytes(), path.name
@@ -123,3 +124,33 @@ def test_more_questions_make_chance_visible(tmp_path: Path) -> None:
     assert "| at chance |" in says("ABCD" * 5)
     assert "too few questions to say" in says("C")
     assert "with adapter `5555555555555555`" in says("C")
+
+
+def test_the_html_page_is_one_file_with_everything_inside(tmp_path: Path) -> None:
+    write_world(tmp_path)
+    report, _ = write_all(tmp_path / "r", tmp_path)
+    html = (tmp_path / "r/report.html").read_text(encoding="utf-8")
+    assert html.count("<img ") == 2 == html.count('src="data:image/png;base64,')
+    assert "://" not in html
+    assert "<td>world_mmlu</td>" in html
+    crop = report.tasks["world_mmlu"].subjects["crop"]
+    hostile = report.tasks["world_mmlu"].model_copy(
+        update={"subjects": {"<script>alert(1)</script>": crop}}
+    )
+    changed = report.model_copy(update={"tasks": {"world_mmlu": hostile}})
+    page = as_html(as_markdown(changed), {})
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_letters_calibration_and_groups_are_on_the_page(tmp_path: Path) -> None:
+    write_world(tmp_path)
+    report, _ = write_all(tmp_path / "r", tmp_path)
+    page = as_markdown(report)
+    assert "right: A 25 %, B 25 %, C 25 %, D 25 %" in page
+    assert "| group | questions | micro | macro | above chance |" in page
+    assert "| Water | 2 | 50.00 ± 50.00 | 50.00 ± 50.00 | +25.0 |" in page
+    # Always C with odds e : 1 : 1 : 1, right one time in four.
+    sure = math.e / (math.e + 3)
+    assert f"calibration error {100 * (sure - 0.25):.1f} points" in page
+    assert f"| {100 * sure:.1f} | 4 | 25.0 |" in page

@@ -23,7 +23,13 @@ BASE: dict[str, Any] = {
 
 
 def test_the_named_profiles() -> None:
-    assert profile_names() == ["default", "greedy", "open"]
+    assert {"default", "greedy", "open", "qwen2.5-instruct"} <= set(profile_names())
+    for name in profile_names():
+        assert profile(name).digest()
+    published = profile("qwen2.5-instruct")
+    assert (published.top_k, published.repetition_penalty) == (20, 1.05)
+    assert profile("open-llm-leaderboard").greedy
+    assert "\nclass " in profile("humaneval-pass1").stop
     default = profile("default")
     assert (default.temperature, default.top_p, default.do_sample) == (0.1, 0.95, True)
     assert profile("greedy").greedy
@@ -37,6 +43,7 @@ def test_the_hash_is_of_the_values_and_all_of_them(tmp_path: Path) -> None:
         {"temperature": 0.5},
         {"top_p": 0.9},
         {"top_k": 4},
+        {"repetition_penalty": 1.1},
         {"seed": 4},
         {"max_tokens": 13},
         {"stop": ["x"]},
@@ -49,7 +56,7 @@ def test_the_hash_is_of_the_values_and_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("deafult", "default, greedy, open, or a path"),
+        ("deafult", "deepseek-r1, default, greedy, .* or a path"),
         ("missing.yaml", "cannot be read: No such file"),
         (BASE | {"temperature": 0}, "set do_sample: false"),
         (BASE | {"temperature": -1}, "greater than or equal to 0"),
@@ -149,3 +156,22 @@ def test_stop_texts_are_found_across_tokens_and_cut_off(stop: str, text: str) ->
         Counting(4), [wanted], profile("greedy"), 0, 6, lambda ids: "".join(words[i] for i in ids)
     )
     assert found == [text]
+
+
+def test_what_was_said_becomes_less_likely() -> None:
+    logits, rng = np.array([2.0, 1.9, -1.0, -1.5]), np.random.default_rng(0)
+    plain = Sampling(**(BASE | {"do_sample": False}))
+    penalized = Sampling(**(BASE | {"do_sample": False, "repetition_penalty": 1.2}))
+    assert next_token(logits, plain, rng, [0]) == 0
+    assert next_token(logits, penalized, rng, [0]) == 1
+    assert next_token(logits, penalized, rng, [0, 1, 1]) == 0
+    # Negative logits are multiplied: dividing would make a repetition likelier.
+    assert next_token(logits[2:], penalized, rng, [0]) == 0
+    strong = Sampling(**(BASE | {"do_sample": False, "repetition_penalty": 2.0}))
+    assert next_token(logits[2:], strong, rng, [0]) == 1
+    assert logits.tolist() == [2.0, 1.9, -1.0, -1.5]
+
+
+def test_the_report_names_what_took_part() -> None:
+    assert "temperature" not in profile("greedy").used()
+    assert {"temperature", "top_p", "top_k", "seed"} <= set(profile("default").used())

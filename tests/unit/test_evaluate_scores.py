@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from lm_eval.api.metrics import mean_stderr, unweighted_mean_stderr
 
+from artifacts.eval_report import Item
+from stages.evaluate import scores
 from stages.evaluate.scores import Answered, accuracy, cluster_count, macro, standard_error
 
 
@@ -86,3 +88,35 @@ def test_the_error_covers_the_spread_of_simulated_scores() -> None:
         found.append(accuracy(items))
         errors.append(standard_error(items) or 0.0)
     assert np.mean(errors) == pytest.approx(np.std(found), rel=0.1)
+
+
+def item(values: list[float], gold: int) -> Item:
+    choice = values.index(max(values))
+    return Item(
+        task="t", subject="s", id="i", gold=gold, choice=choice, correct=choice == gold,
+        loglikelihoods=values,
+    )  # fmt: skip
+
+
+def test_calibration_by_hand() -> None:
+    sure, unsure = [math.log(0.9), *[math.log(0.1 / 3)] * 3], [0.0] * 4
+    found = scores.calibration([item(sure, 0), item(sure, 1), item(unsure, 0), item(unsure, 3)])
+    assert found is not None
+    assert [(one.n, one.acc) for one in found.bins] == [(2, 0.5), (2, 0.5)]
+    assert found.ece == pytest.approx((abs(0.9 - 0.5) + abs(0.25 - 0.5)) / 2)
+    near, far = 0.1**2 + 3 * (0.1 / 3) ** 2, 0.9**2 + (1 - 0.1 / 3) ** 2 + 2 * (0.1 / 3) ** 2
+    assert found.brier == pytest.approx((near + far + 2 * 0.75) / 4)
+    assert scores.calibration([]) is None
+
+
+def test_weighted_means_are_ratios_and_have_the_ordinary_error_without_weights() -> None:
+    values = [item([0.0, -1.0], gold) for gold in (0, 0, 0, 1)]
+    answered = [scores.Answered("s", one.correct) for one in values]
+    assert scores.weighted(values) == pytest.approx((0.75, scores.standard_error(answered)))
+    heavy = [
+        one.model_copy(update={"score": x, "weight": w})
+        for one, x, w in zip(values, (1.0, 2.0, 3.0, 4.0), (10.0, 10.0, 10.0, 70.0), strict=True)
+    ]
+    mean, error = scores.weighted(heavy)
+    assert mean == pytest.approx(3.4)
+    assert error == pytest.approx(math.sqrt(4 / 3 * (24**2 + 14**2 + 4**2 + 42**2)) / 100)
