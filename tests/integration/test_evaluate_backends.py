@@ -141,9 +141,15 @@ def test_a_shared_prefix_changes_no_answer(
 
     remembered = found()
     assert len(read) == 4  # two subjects, of letters and of longer answers
+    for size in (1, 16):
+        again = np.array(EngineLM(backend, TextCodec(directory), GREEDY, size).loglikelihood(asked))
+        assert np.abs(again - remembered).max() < 1e-5
+        letters_of = (again[:, 0].reshape(14, 3), remembered[:, 0].reshape(14, 3))
+        assert letters_of[0].argmax(1).tolist() == letters_of[1].argmax(1).tolist()
+    passes = len(read)
     monkeypatch.setattr("stages.evaluate.shared.LEAST", 10**6)
     alone = found()
-    assert len(read) == 4
+    assert len(read) == passes
     assert np.abs(remembered - alone).max() < 1e-5
     assert remembered[:, 0].std() > 0.1
 
@@ -181,6 +187,23 @@ def test_an_unmerged_adapter_is_the_merged_model(
     assert np.abs(beside - merged).max() < 1e-4
     assert np.abs(beside - answers("hf-model", model)).max() > 0.01
     assert scored_model(model, adapter).adapter == read_manifest(adapter).digest
+
+
+def test_an_adapter_in_a_bundle_is_the_same_adapter(
+    model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    found = read_model(model)
+    adapters = {"mine": read_adapter(adapter)}
+    write_bundle(tmp_path, found, read_tokenizer(model), {}, adapters=adapters)
+    expected = answers("hf-model", model, adapter)
+    for name, wanted in (("mine", expected), (None, answers("hf-model", model))):
+        backend = backends.load("onnx-bundle", tmp_path, None, "CPU", 5, name)
+        lm = EngineLM(backend, TextCodec(tmp_path), GREEDY, 5)
+        assert np.abs(np.array(lm.loglikelihood(ASKED)) - wanted).max() < 1e-4
+    with pytest.raises(BadInput, match=r"bundle_adapter: is 'other'; .* has mine"):
+        backends.load("onnx-bundle", tmp_path, None, "CPU", 5, "other")
+    with pytest.raises(BadInput, match="bundle_adapter: is 'mine'; the model is a hf-model"):
+        backends.load("hf-model", model, None, "CPU", 5, "mine")
 
 
 def test_adapters_that_do_not_belong_are_refused(

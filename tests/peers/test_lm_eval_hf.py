@@ -8,11 +8,14 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from artifacts.errors import BadInput
 from artifacts.hf_model import read_model
 from artifacts.tokenizer_files import read_tokenizer
 from stages.evaluate import backends
-from stages.evaluate.config import TaskConfig
+from stages.evaluate.config import EvaluateConfig, LmEvalModel, TaskConfig
+from stages.evaluate.kept import Kept
 from stages.evaluate.lm import EngineLM
+from stages.evaluate.models import load_model
 from stages.evaluate.scoring import Outcome, evaluate
 from stages.evaluate.sources import load_subjects
 from stages.evaluate.suites import build
@@ -115,6 +118,23 @@ def test_every_item_gets_the_same_choice(
     assert len({item.choice for item in found.items}) > 1
     for name, scores in found.tasks.items():
         assert scores.prompt_hash == expected.tasks[name].prompt_hash
+
+
+def test_lm_evals_own_model_passes_through(model: Path, data: Path, tmp_path: Path) -> None:
+    config = EvaluateConfig.model_validate(
+        {
+            "tasks": [{"suite": "mmlu", "data": "local", "path": data}],
+            "lm_eval_model": {"name": "hf", "args": {"dtype": "float32", "device": "cpu"}},
+            "batch_size": 4,
+        }
+    )
+    kept = Kept(tmp_path / "kept")
+    found = load_model(config, "hf-model", model, None, TextCodec(model), kept)
+    assert (found.backend, found.dtype, found.max_length) == ("lm-eval hf", "float32", 512)
+    assert outcome(found.lm, data).tasks == outcome(peer(model), data).tasks
+    wrong = config.model_copy(update={"lm_eval_model": LmEvalModel(name="gguf-of-sorts")})
+    with pytest.raises(BadInput, match="lm_eval_model: gguf-of-sorts cannot be loaded"):
+        load_model(wrong, "hf-model", model, None, TextCodec(model), kept)
 
 
 @pytest.mark.parametrize("kind", ["hf-model", "onnx-bundle"])
