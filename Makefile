@@ -4,13 +4,13 @@ PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 export DO_NOT_TRACK = 1
 
-.PHONY: quickstart test lint peers doctor up schema lock clean
+.PHONY: quickstart test lint peers javascript doctor up schema lock clean
 
 quickstart: .venv/installed  ## from text to a released model, no network, minutes on two cores
 	.venv/bin/mindcycle run configs/quickstart.yaml
 
 test: lint  ## what must hold
-	.venv/bin/python -m pytest tests --ignore=tests/peers
+	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript
 
 lint: .venv/installed
 	.venv/bin/ruff check .
@@ -19,6 +19,9 @@ lint: .venv/installed
 
 peers: .venv-peers/installed  ## the same numbers in transformers, peft, OpenVINO and onnxruntime-genai
 	.venv-peers/bin/python -m pytest tests/peers
+
+javascript: .venv/installed build/javascript/installed  ## the bundle in transformers.js: in Node, and in a browser
+	.venv/bin/python -m pytest tests/javascript
 
 doctor: .venv/installed  ## is this machine fit?
 	.venv/bin/mindcycle doctor
@@ -50,6 +53,13 @@ clean:  ## the environments and caches; never a store
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python $(PIP) install -r requirements.lock -r requirements-peers.lock
 	.venv-peers/bin/python $(PIP) install --no-deps --editable .
+	@touch $@
+
+# No install scripts: onnxruntime-node's would fetch CUDA.
+build/javascript/installed: tests/javascript/package.json
+	@mkdir -p build/javascript
+	cp tests/javascript/package.json build/javascript/
+	npm install --ignore-scripts --no-audit --no-fund --prefix build/javascript
 	@touch $@
 
 check_python = $(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \

@@ -16,6 +16,8 @@ from artifacts.validation import file_sentences
 GRAPH = "model.onnx"
 DATA = "model.onnx_data"
 """The external data's name; transformers.js wants exactly this one."""
+FOLDER = "onnx"
+"""Where graph and data stand in a bundle that is laid out for transformers.js."""
 GENAI_CONFIG = "genai_config.json"
 
 ADAPTERS, ADAPTER_SUFFIX = "adapters", ".onnx_adapter"
@@ -33,6 +35,12 @@ BATCH, SEQUENCE, PAST, TOTAL = (
 
 Past = list[tuple[np.ndarray, np.ndarray]]
 """Keys and values of every layer, each float32 [B, KV, P, D]."""
+
+
+def graph_file(directory: Path) -> Path:
+    """A bundle's graph, in either layout; in the flat one if there is none."""
+    inner = directory / FOLDER / GRAPH
+    return inner if inner.is_file() and not (directory / GRAPH).is_file() else directory / GRAPH
 
 
 def adapter_file(directory: Path, name: str) -> Path:
@@ -100,10 +108,10 @@ class OnnxModel:
         options.log_severity_level = 4  # its errors reach us as exceptions
         try:
             self.session = ort.InferenceSession(
-                str(directory / GRAPH), options, providers=["CPUExecutionProvider"]
+                str(graph_file(directory)), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime's exceptions have no common base but this
-            raise BadInput(f"{directory / GRAPH}: onnxruntime refuses it: {error}") from None
+            raise BadInput(f"{graph_file(directory)}: onnxruntime refuses it: {error}") from None
         said = self.session.get_modelmeta().custom_metadata_map
         self.precision: str = said.get(PRECISION, "fp32")
         """How weights are stored; activations are float32."""
@@ -226,7 +234,7 @@ def positions_of(mask_BT: np.ndarray) -> np.ndarray:
 
 def check_data_files(directory: Path) -> None:
     """Raise BadInput naming a missing graph, or an external data file that is missing or cut."""
-    path = directory / GRAPH
+    path = graph_file(directory)
     if not path.is_file():
         raise BadInput(f"{path}: is missing, so {directory} is no ONNX bundle")
     try:
@@ -238,7 +246,7 @@ def check_data_files(directory: Path) -> None:
             continue
         entry = {item.key: item.value for item in tensor.external_data}
         location = entry.get("location", "")
-        data = directory / location
+        data = path.parent / location
         if not is_name(location):
             raise BadInput(f"{path}: tensor {tensor.name} lies outside the bundle: {location!r}")
         if not data.is_file():

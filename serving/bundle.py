@@ -7,7 +7,7 @@ import numpy as np
 
 from artifacts.errors import BadInput
 from artifacts.manifest import read_manifest
-from artifacts.onnx_bundle import GRAPH, OnnxModel
+from artifacts.onnx_bundle import OnnxModel, graph_file
 from artifacts.store import find_artifact
 from artifacts.validation import shown
 from serving.answer import Answer
@@ -20,7 +20,7 @@ def find_bundle(reference: str, store: Path) -> Path:
 
     Raises BadInput if there is none, or if it is another kind of artifact.
     """
-    if (Path(reference) / GRAPH).is_file():
+    if graph_file(Path(reference)).is_file():
         return Path(reference)
     path = find_artifact(store, reference)
     kind = read_manifest(path).kind

@@ -11,6 +11,7 @@ from stages.export.kinds import (
     MAX_ERROR,
     MAX_MEAN_KL,
     EngineName,
+    Layout,
     Operators,
     Precision,
     uses_microsoft,
@@ -30,6 +31,9 @@ class ExportConfig(StageConfig):
     precision: Precision = "fp32"
     """How weights are stored: fp32, fp16, int8 (a scale an output), or int4 (a scale for 32
     weights; onnxruntime only). Activations are float32."""
+    layout: Layout = "flat"
+    """flat: all files in one directory, for onnxruntime-genai, optimum and lm-eval. onnx_folder:
+    graph and data in `onnx/`, where transformers.js looks; onnxruntime-genai reads both."""
     adapters: dict[AdapterName, Path] = Field(default_factory=dict)
     """LoRA adapters that stay apart, name: directory in PEFT's form. They are written as
     `adapters/NAME.onnx_adapter`, to be chosen at each request. By default none."""

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from artifacts.onnx_bundle import (
-    GRAPH,
     IDS,
     LOGITS,
     MASK,
     POSITIONS,
     OnnxModel,
     Past,
+    graph_file,
     past_names,
     present_names,
 )
@@ -83,7 +83,7 @@ def load_engine(name: EngineName, model: OnnxModel) -> Engine:
     """The engine, with the graph of a bundle that onnxruntime has loaded already."""
     if name == "onnxruntime":
         return model
-    path = str(model.directory / GRAPH)
+    path = str(graph_file(model.directory))
     return OtherEngine(model, _openvino(path) if name == "openvino" else _reference(path))
 
 

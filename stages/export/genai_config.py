@@ -6,10 +6,11 @@ from artifacts.hf_model import HFModel
 from artifacts.onnx_bundle import GRAPH, IDS, LOGITS, MASK, POSITIONS
 
 
-def genai_config(model: HFModel, shared_cache: bool = False) -> dict[str, Any]:
+def genai_config(model: HFModel, shared_cache: bool = False, graph: str = GRAPH) -> dict[str, Any]:
     """The config for a model; greedy search unless the caller of genai says otherwise.
 
-    `shared_cache`: past and present are one buffer of the longest length.
+    `graph` is the graph's path in the bundle. `shared_cache`: past and present are one buffer of
+    the longest length.
     """
     a = model.architecture
     eos = model.eos_ids or [0]
@@ -20,7 +21,7 @@ def genai_config(model: HFModel, shared_cache: bool = False) -> dict[str, Any]:
             "context_length": a.max_positions,
             "decoder": {
                 "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
-                "filename": GRAPH,
+                "filename": graph,
                 "head_size": a.head_dim,
                 "hidden_size": a.hidden_size,
                 "inputs": {

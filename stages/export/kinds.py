@@ -4,6 +4,7 @@ from typing import Literal
 
 Operators = Literal["plain", "opset23", "microsoft"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
+Layout = Literal["flat", "onnx_folder"]
 EngineName = Literal["onnxruntime", "reference", "openvino"]
 """reference: the evaluator that comes with ONNX itself, in Python."""
 

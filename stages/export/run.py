@@ -8,7 +8,7 @@ from artifacts.adapter import Adapter, read_adapter
 from artifacts.errors import BadInput, StageFailed
 from artifacts.hf_model import HFModel, read_model, tokenizer_problems
 from artifacts.manifest import read_manifest
-from artifacts.onnx_bundle import DATA, GRAPH
+from artifacts.onnx_bundle import DATA, graph_file
 from artifacts.tokenizer_files import read_tokenizer, write_object
 from stages.export.adapters import targets_of
 from stages.export.agreement import Agreement
@@ -48,8 +48,9 @@ def run(job: Job) -> dict[str, Any]:
     adapters = _adapters(config, model)
     kind = (config.operators, config.precision)
     metadata = provenance(read_manifest(source), model, config.licence, *kind)
-    graph = write_bundle(job.work, model, tokenizer, metadata, *kind, adapters)
-    onnx.checker.check_model(str(job.work / GRAPH))
+    graph = write_bundle(job.work, model, tokenizer, metadata, *kind, adapters, config.layout)
+    path = graph_file(job.work)
+    onnx.checker.check_model(str(path))
     structure = structure_problems(graph, model.architecture, targets_of(adapters.values()))
     agreement = prove(job.work, source, config, longest, structure)
     write_object(job.work / "agreement.json", agreement.to_json())
@@ -61,8 +62,8 @@ def run(job: Job) -> dict[str, Any]:
         "longest": longest,
         "max_abs": agreement.max_abs,
         "max_error": agreement.max_scaled,
-        "graph_bytes": (job.work / GRAPH).stat().st_size,
-        "data_bytes": (job.work / DATA).stat().st_size,
+        "graph_bytes": path.stat().st_size,
+        "data_bytes": path.with_name(DATA).stat().st_size,
     }
 
 

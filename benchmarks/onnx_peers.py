@@ -1,0 +1,216 @@
+"""Decoding and exporting beside transformers and onnxruntime-genai's Model Builder.
+
+    .venv-peers/bin/python -m benchmarks.onnx_peers --size 26m
+
+A random Llama is written, exported by us and by the Model Builder, and decoded by each engine in
+turn, one thread, several rounds. Speed is tokens per second of CPU time, which other work on the
+machine changes little; compare the ratios. Prints JSON.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from artifacts.architecture import Architecture
+from artifacts.hf_model import write_configs, write_weights
+from artifacts.json_files import read_object, write_object
+from artifacts.onnx_bundle import GENAI_CONFIG
+from tests.tiny_models import write_tokenizer
+
+SIZES = {
+    "26m": {"hidden_size": 512, "layers": 8, "heads": 8, "kv_heads": 4, "vocab_size": 8000}
+    | {"intermediate_size": 1280},
+    "125m": {"hidden_size": 768, "layers": 16, "heads": 12, "kv_heads": 4, "vocab_size": 32000}
+    | {"intermediate_size": 2048},
+}
+PROMPT, NEW = 192, 64
+EXPORT = """
+import sys
+from pathlib import Path
+from artifacts.hf_model import read_model
+from artifacts.tokenizer_files import read_tokenizer
+from stages.export.bundle import write_bundle
+source, out, operators, precision = sys.argv[1:]
+Path(out).mkdir()
+model, tokenizer = read_model(Path(source)), read_tokenizer(Path(source))
+write_bundle(Path(out), model, tokenizer, {}, operators, precision)
+"""
+Run = Callable[[], tuple[float, float]]
+"""CPU seconds of reading the prompt, and of NEW tokens after it."""
+
+
+def write_model(directory: Path, size: str) -> Architecture:
+    """A random Llama as a Hugging Face directory, written tensor by tensor."""
+    a = Architecture(head_dim=64, max_positions=1024, **SIZES[size])  # type: ignore[arg-type]
+    directory.mkdir()
+    rng = np.random.default_rng(0)
+
+    def tensor(name: str) -> np.ndarray:
+        shape = a.tensor_shapes()[name]
+        if len(shape) == 1:
+            return np.ones(shape, np.float32)
+        return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[1]))
+
+    write_configs(directory, a, dtype="fp32", bos_id=None, eos_ids=[0], pad_id=1)
+    write_weights(directory, a, tensor, "fp32", 1 << 30)
+    write_tokenizer(directory)
+    return a
+
+
+def measured(command: list[str]) -> dict[str, float]:
+    """Run a command; its CPU seconds and peak memory in MB."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(said.decode()[-2000:])
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"cpu_seconds": round(cpu, 2), "peak_mb": round(usage.ru_maxrss / 1024)}
+
+
+def exports(source: Path, folder: Path) -> dict[str, dict[str, float]]:
+    """Export in every way; the bundles' directories are `folder`/NAME."""
+    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source)]
+    found = {}
+    for operators, precision in (("plain", "fp32"), ("microsoft", "fp32"), ("microsoft", "int4")):
+        name = f"{operators}-{precision}"
+        command = [sys.executable, "-c", EXPORT, str(source), str(folder / name)]
+        found[name] = measured([*command, operators, precision])
+    for precision in ("fp32", "int4"):
+        name = f"builder-{precision}"
+        cache = str(folder / "cache")
+        command = [*builder, "-o", str(folder / name), "-p", precision, "-e", "cpu", "-c", cache]
+        found[name] = measured(command)
+    return found
+
+
+def transformers_run(source: Path, prompt: list[int]) -> Run:
+    """transformers' generate, float32, sdpa."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="float32").eval()
+    ids = torch.tensor([prompt])
+
+    def generate(tokens: int) -> float:
+        begin = time.process_time()
+        settings = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False}
+        with torch.no_grad():
+            model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=1, **settings)
+        return time.process_time() - begin
+
+    def run() -> tuple[float, float]:
+        first = generate(1)
+        return first, generate(NEW + 1) - first
+
+    return run
+
+
+def our_run(bundle: Path, prompt: list[int]) -> Run:
+    """Our own loop over onnxruntime, as `mindcycle generate` has it."""
+    from artifacts.onnx_bundle import OnnxModel
+    from serving.batch import Batch, Prefill
+
+    model = OnnxModel(bundle, threads=1)
+    ids = np.asarray(prompt)
+
+    def run() -> tuple[float, float]:
+        begin = time.process_time()
+        prefill = Prefill(ids, None)
+        while (logits_V := prefill.step(model)) is None:
+            pass
+        first = time.process_time()
+        batch = Batch(None)
+        batch.join(prefill)
+        for _ in range(NEW):
+            logits_V = batch.step(model, logits_V.argmax(keepdims=True))[0]
+        return first - begin, time.process_time() - first
+
+    return run
+
+
+def genai_run(bundle: Path, prompt: list[int]) -> Run:
+    """onnxruntime-genai, greedy."""
+    import onnxruntime_genai as og
+
+    config = read_object(bundle / GENAI_CONFIG)
+    options = config["model"]["decoder"]["session_options"]
+    options |= {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
+    write_object(bundle / GENAI_CONFIG, config)
+    model = og.Model(str(bundle))
+
+    def run() -> tuple[float, float]:
+        params = og.GeneratorParams(model)
+        length = PROMPT + NEW + 1
+        params.set_search_options(max_length=length, min_length=length, do_sample=False)
+        generator = og.Generator(model, params)
+        begin = time.process_time()
+        generator.append_tokens(np.array([prompt], np.int32))
+        generator.generate_next_token()
+        first = time.process_time()
+        for _ in range(NEW):
+            generator.generate_next_token()
+        return first - begin, time.process_time() - first
+
+    return run
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--size", choices=SIZES, default="26m")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        a = write_model(folder / "hf", given.size)
+        said: dict[str, Any] = {"parameters": a.parameter_count()}
+        said["export"] = exports(folder / "hf", folder)
+        prompt = np.random.default_rng(1).integers(4, 260, PROMPT).tolist()
+        runs = {
+            "transformers fp32": transformers_run(folder / "hf", prompt),
+            "ours plain fp32": our_run(folder / "plain-fp32", prompt),
+            "ours microsoft fp32, genai": genai_run(folder / "microsoft-fp32", prompt),
+            "builder fp32, genai": genai_run(folder / "builder-fp32", prompt),
+            "ours microsoft int4, genai": genai_run(folder / "microsoft-int4", prompt),
+            "builder int4, genai": genai_run(folder / "builder-int4", prompt),
+        }
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+        for round_ in range(given.rounds + 1):
+            for name, run in runs.items():
+                found = run()
+                if round_:  # the first one warms up
+                    times[name].append(found)
+        said["tokens_per_cpu_second"] = {
+            name: {
+                "prefill": round(PROMPT / statistics.median(first for first, _ in found)),
+                "decode": round(NEW / statistics.median(rest for _, rest in found), 1),
+            }
+            for name, found in times.items()
+        }
+        decode = {name: each["decode"] for name, each in said["tokens_per_cpu_second"].items()}
+        said["ratios"] = {
+            "fp32 decode, ours to transformers": decode["ours plain fp32"]
+            / decode["transformers fp32"],
+            "int4 decode, ours to the builder": decode["ours microsoft int4, genai"]
+            / decode["builder int4, genai"],
+            "fp32 decode, ours to the builder": decode["ours microsoft fp32, genai"]
+            / decode["builder fp32, genai"],
+        }
+    print(json.dumps(said, indent=1))
+
+
+if __name__ == "__main__":
+    main()
