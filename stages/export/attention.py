@@ -10,7 +10,6 @@ and -1 (what is left), and the rotary angles are computed from `position_ids`, s
 that could end.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -25,8 +24,17 @@ from stages.export.kinds import Operators
 MASKED = float(np.finfo(np.float32).min)
 """Added to a masked score. Not -inf: a row that sees nothing would be NaN and spoil the rest."""
 
-Project = Callable[[str], str]
-"""Name of a projection (q, k or v) -> its output [B, S, heads*D], bias included."""
+
+class Project(Protocol):
+    """The projections of one layer."""
+
+    def __call__(self, which: str) -> str:
+        """One of q, k and v as [B, S, heads*D], bias included."""
+        ...
+
+    def joined(self) -> str | None:
+        """All three side by side in the last axis, if the precision can compute them at once."""
+        ...
 
 
 class Blocks(Protocol):
@@ -40,6 +48,12 @@ class Blocks(Protocol):
 
     def norm(self, graph: GraphWriter, x: str, weight: str) -> str:
         """RMSNorm over the last axis."""
+        ...
+
+    def add_norm(
+        self, graph: GraphWriter, x: str, y: str, weight: str, scope: str
+    ) -> tuple[str, str]:
+        """The sum, and its RMSNorm as the first value of the next `scope`."""
         ...
 
     def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
@@ -77,6 +91,11 @@ class Plain:
         mean = graph.add("ReduceMean", square, graph.ints(-1), keepdims=1)
         root = graph.add("Sqrt", graph.add("Add", mean, graph.number(self._a.rms_norm_eps)))
         return graph.add("Mul", graph.add("Div", x, root), weight)
+
+    def add_norm(
+        self, graph: GraphWriter, x: str, y: str, weight: str, scope: str
+    ) -> tuple[str, str]:
+        return _add_norm(self, graph, x, y, weight, scope)
 
     def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
         heads, kv, dim = self._a.heads, self._a.kv_heads, self._a.head_dim
@@ -128,6 +147,11 @@ class Opset23:
     def norm(self, graph: GraphWriter, x: str, weight: str) -> str:
         return graph.add("RMSNormalization", x, weight, axis=-1, epsilon=self._a.rms_norm_eps)
 
+    def add_norm(
+        self, graph: GraphWriter, x: str, y: str, weight: str, scope: str
+    ) -> tuple[str, str]:
+        return _add_norm(self, graph, x, y, weight, scope)
+
     def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
         q_BHSD, k_BKSD, v_BKSD = (_heads(self, graph, self._a, layer, x, project) for x in "qkv")
         q_BHSD = graph.add("RotaryEmbedding", q_BHSD, *self._rotation)
@@ -148,7 +172,7 @@ class Microsoft(Plain):
     It refuses several new tokens on a cache in batches of more than one.
     """
 
-    opset = 23  # for RotaryEmbedding; norms stay plain, a pattern that onnxruntime fuses further
+    opset = 23  # for RotaryEmbedding
 
     def __init__(self, architecture: Architecture):
         super().__init__(architecture)
@@ -170,10 +194,23 @@ class Microsoft(Plain):
             graph.add("Cast", total, to=INT32),
         )
 
+    def add_norm(
+        self, graph: GraphWriter, x: str, y: str, weight: str, scope: str
+    ) -> tuple[str, str]:
+        graph.at(scope)
+        normed, _, _, total = graph.add_many(
+            "SkipSimplifiedLayerNormalization",
+            [x, y, weight],
+            [None, "", "", None],
+            domain=MICROSOFT,
+            epsilon=self._a.rms_norm_eps,
+        )
+        return total, normed
+
     def attend(self, graph: GraphWriter, layer: int, project: Project) -> str:
-        q_BSF, k_BSF = (self._turned(graph, layer, x, project(x)) for x in "qk")
+        q_BSF, k_BSF, v_BSF = self._queries(graph, layer, project)
         cache, new_cache = past_names(layer), present_names(layer)
-        inputs = [q_BSF, k_BSF, project("v"), *cache, *self._lengths]
+        inputs = [q_BSF, k_BSF, v_BSF, *cache, *self._lengths]
         no_table = ["", "", ""]  # cosine, sine and positions: the rotation is done
         mixed_BSF, _, _ = graph.add_many(
             "GroupQueryAttention",
@@ -186,6 +223,24 @@ class Microsoft(Plain):
         )
         return mixed_BSF
 
+    def _queries(self, graph: GraphWriter, layer: int, project: Project) -> tuple[str, str, str]:
+        """q and k rotated, and v, each [B, S, heads*D]."""
+        heads, kv, dim = self._a.heads, self._a.kv_heads, self._a.head_dim
+        joined = project.joined()
+        if joined is None:
+            q, k, v = (project(which) for which in "qkv")
+        elif self._a.qk_norm:
+            lengths = graph.ints(heads * dim, kv * dim, kv * dim)
+            q, k, v = graph.add_many("Split", [joined, lengths], [None] * 3, axis=-1)
+        else:  # a rotation is the same for every head
+            lengths = graph.ints((heads + kv) * dim, kv * dim)
+            both, v = graph.add_many("Split", [joined, lengths], [None] * 2, axis=-1)
+            both = graph.add("RotaryEmbedding", both, *self._rotation, num_heads=heads + kv)
+            lengths = graph.ints(heads * dim, kv * dim)
+            q, k = graph.add_many("Split", [both, lengths], [None] * 2, axis=-1)
+            return q, k, v
+        return self._turned(graph, layer, "q", q), self._turned(graph, layer, "k", k), v
+
     def _turned(self, graph: GraphWriter, layer: int, which: str, x_BSF: str) -> str:
         """Queries or keys as [B, S, heads*D], normed where the family norms them, and rotated."""
         count = self._a.heads if which == "q" else self._a.kv_heads
@@ -195,6 +250,14 @@ class Microsoft(Plain):
             x_BSHD = self.norm(graph, x_BSHD, weight)
             x_BSF = graph.add("Reshape", x_BSHD, graph.ints(0, 0, count * self._a.head_dim))
         return graph.add("RotaryEmbedding", x_BSF, *self._rotation, num_heads=count)
+
+
+def _add_norm(
+    blocks: Blocks, graph: GraphWriter, x: str, y: str, weight: str, scope: str
+) -> tuple[str, str]:
+    total = graph.add("Add", x, y)
+    graph.at(scope)
+    return total, blocks.norm(graph, total, weight)
 
 
 def _visible(graph: GraphWriter, window: int | None) -> str:

@@ -5,7 +5,7 @@ stored and multiplied (`linears`). Shapes: B batch, S new tokens, P cached ones,
 size.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from artifacts.architecture import Architecture
 from artifacts.onnx_bundle import (
@@ -47,20 +47,19 @@ def build_decoder(
     graph.at("prepare")
     blocks.prepare(graph)
     x_BSC = linears.embed(graph)
+    norms = [f"model.layers.{i}.input_layernorm.weight" for i in range(architecture.layers)]
+    norms.append("model.norm.weight")
+    scopes = [*(f"layers.{i}/attention" for i in range(architecture.layers)), "head"]
+    graph.at(scopes[0])
+    h_BSC = blocks.norm(graph, x_BSC, norms[0])
     for i in range(architecture.layers):
-        graph.at(f"layers.{i}/attention")
         at = f"model.layers.{i}."
-        h_BSC = blocks.norm(graph, x_BSC, at + "input_layernorm.weight")
         a_BSC = _attention(graph, architecture, blocks, linears, i, h_BSC)
-        x_BSC = graph.add("Add", x_BSC, a_BSC)
-        graph.at(f"layers.{i}/mlp")
-        h_BSC = blocks.norm(graph, x_BSC, at + "post_attention_layernorm.weight")
-        x_BSC = graph.add(
-            "Add", x_BSC, _mlp(graph, linears, at + "mlp.", h_BSC, architecture.mlp_bias)
-        )
-    graph.at("head")
-    x_BSC = blocks.norm(graph, x_BSC, "model.norm.weight")
-    linears.head(graph, x_BSC)
+        norm = at + "post_attention_layernorm.weight"
+        x_BSC, h_BSC = blocks.add_norm(graph, x_BSC, a_BSC, norm, f"layers.{i}/mlp")
+        m_BSC = _mlp(graph, linears, at + "mlp.", h_BSC, architecture.mlp_bias)
+        x_BSC, h_BSC = blocks.add_norm(graph, x_BSC, m_BSC, norms[i + 1], scopes[i + 1])
+    linears.head(graph, h_BSC)
 
     graph.output(LOGITS, FLOAT, [BATCH, SEQUENCE, architecture.vocab_size])
     for i in range(architecture.layers):
@@ -74,11 +73,31 @@ def _attention(
 ) -> str:
     at = f"model.layers.{layer}.self_attn."
 
-    def project(which: str) -> str:
-        return _linear(graph, linears, h_BSC, f"{at}{which}_proj", a.qkv_bias)
-
+    project = Projections(graph, linears, h_BSC, at, a.qkv_bias)
     joined = blocks.attend(graph, layer, project)
     return _linear(graph, linears, joined, at + "o_proj", a.attention_bias)
+
+
+class Projections:
+    """q, k and v of one layer, written when they are asked for."""
+
+    def __init__(self, graph: GraphWriter, linears: Linears, h_BSC: str, at: str, biased: bool):
+        self._graph, self._linears, self._h_BSC = graph, linears, h_BSC
+        self._at, self._biased = at, biased
+
+    def __call__(self, which: str) -> str:
+        return _linear(
+            self._graph, self._linears, self._h_BSC, f"{self._at}{which}_proj", self._biased
+        )
+
+    def joined(self) -> str | None:
+        names = [f"{self._at}{which}_proj" for which in "qkv"]
+        weights = [f"{name}.weight" for name in names]
+        y = self._linears.joined(self._graph, self._h_BSC, weights)
+        if y is None or not self._biased:
+            return y
+        bias = self._graph.add("Concat", *(f"{name}.bias" for name in names), axis=0)
+        return self._graph.add("Add", y, bias)
 
 
 def _mlp(graph: GraphWriter, linears: Linears, at: str, h_BSC: str, biased: bool) -> str:
@@ -104,6 +123,14 @@ class WithLora:
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         y = self._linears.linear(graph, x, name)
         module = name.removesuffix(".weight")
-        if module.rpartition(".")[2] not in self._lora:
+        if not self._has_place(name):
             return y
         return add_lora(graph, x, y, module, self._shapes[name])
+
+    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+        if any(map(self._has_place, names)):
+            return None
+        return self._linears.joined(graph, x, names)
+
+    def _has_place(self, name: str) -> bool:
+        return name.removesuffix(".weight").rpartition(".")[2] in self._lora

@@ -1,8 +1,10 @@
 """Weights beside the graph, written tensor by tensor: memory does not grow with the model."""
 
+import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,12 +31,22 @@ class Stored:
     blocks: Iterator[np.ndarray]
 
 
-def row_blocks(array: np.ndarray, dtype: str) -> Iterator[np.ndarray]:
-    """The array's rows as contiguous blocks of bounded size."""
-    rows = max(1, BLOCK // max(1, 4 * int(np.prod(array.shape[1:], dtype=np.int64))))
+def row_blocks(array: np.ndarray, dtype: str, size: int | None = None) -> Iterator[np.ndarray]:
+    """The array's rows as contiguous blocks of `size` bytes of float32, BLOCK if not given."""
+    rows = max(1, (size or BLOCK) // max(1, 4 * int(np.prod(array.shape[1:], dtype=np.int64))))
     for start in range(0, len(array), rows):
         with np.errstate(over="ignore"):  # whoever casts to less looks for infinities
             yield np.ascontiguousarray(array[start : start + rows], dtype=dtype)
+        _release(array)
+
+
+def _release(array: np.ndarray) -> None:
+    """Give back the pages of a mapped file; they are read again if they are needed again."""
+    base: Any = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)
+    if base is not None:
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def write_external_data(directory: Path, stored: Iterable[Stored]) -> list[onnx.TensorProto]:

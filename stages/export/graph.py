@@ -69,9 +69,13 @@ class GraphWriter:
     def add_many(
         self, operator: str, inputs: Sequence[str], outs: Sequence[str | None], **attributes: Any
     ) -> list[str]:
-        """Add a node with several outputs."""
+        """Add a node with several outputs; "" leaves one out."""
         label = f"{self._scope}/{operator}.{len(self.nodes)}"
-        names = [out or (label if len(outs) == 1 else f"{label}:{i}") for i, out in enumerate(outs)]
+        single = len(outs) == 1
+        names = [
+            (label if single else f"{label}:{i}") if out is None else out
+            for i, out in enumerate(outs)
+        ]
         self.nodes.append(helper.make_node(operator, list(inputs), names, name=label, **attributes))
         return names
 

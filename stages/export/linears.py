@@ -3,7 +3,7 @@
 Norms and biases stay float32: they are a thousandth of the weights.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +22,10 @@ BLOCK = 32
 """Weights of one row that share a scale in int4."""
 
 
+SMALL = 1 << 20
+"""Bytes of float32 that are rounded at a time."""
+
+
 class Linears(Protocol):
     """What bundle and decoder ask of a precision."""
 
@@ -35,6 +39,10 @@ class Linears(Protocol):
 
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         """`x` times the transpose of the weight `name`, without bias."""
+        ...
+
+    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+        """Several of them side by side in the last axis; None if that is no gain."""
         ...
 
     def head(self, graph: GraphWriter, x: str) -> None:
@@ -79,6 +87,9 @@ class Floats:
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         return graph.add("MatMul", x, self._cast(graph, transposed(name)))
 
+    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+        return None
+
     def head(self, graph: GraphWriter, x: str) -> None:
         head_CV = transposed(HEAD)
         if self._tied:
@@ -106,12 +117,12 @@ class Int8:
         if weight.ndim == 1:
             yield Stored(name, "<f4", weight.shape, row_blocks(weight, "<f4"))
             return
-        largest = [np.abs(block).max(axis=1) for block in row_blocks(weight, "<f4")]
+        largest = [np.abs(block).max(axis=1) for block in row_blocks(weight, "<f4", SMALL)]
         scale_N = np.maximum(np.concatenate(largest) / 127, np.finfo(np.float32).tiny)
         if name == EMBEDDING:
             blocks = (
                 _bytes(block / scale[:, None])
-                for block, scale in _with_scales(row_blocks(weight, "<f4"), scale_N)
+                for block, scale in _with_scales(row_blocks(weight, "<f4", SMALL), scale_N)
             )
             yield Stored(name, "|u1", weight.shape, blocks)
         else:
@@ -129,6 +140,9 @@ class Int8:
 
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         return self._multiply(graph, x, transposed(name), f"{name}.scale")
+
+    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+        return None
 
     def head(self, graph: GraphWriter, x: str) -> None:
         if self._tied:
@@ -183,7 +197,7 @@ class Int4:
 
         def packed() -> Iterator[np.ndarray]:
             begin = 0
-            for rows in row_blocks(weight, "<f4"):
+            for rows in row_blocks(weight, "<f4", SMALL):  # packing takes several times as much
                 bytes_NBH, scales[begin : begin + len(rows)] = _nibbles(rows)
                 begin += len(rows)
                 yield bytes_NBH
@@ -209,6 +223,15 @@ class Int4:
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         return self._multiply(graph, x, name, None)
 
+    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+        # Engines join constants when they load the graph; then the inputs are rounded once only.
+        weight, scale = (
+            graph.add("Concat", *(f"{name}.{part}" for name in names), axis=0)
+            for part in ("q4", "scale")
+        )
+        rows, width = sum(self._shapes[name][0] for name in names), self._shapes[names[0]][1]
+        return self._matmul(graph, x, weight, scale, rows, width, None)
+
     def head(self, graph: GraphWriter, x: str) -> None:
         self._multiply(graph, x, EMBEDDING if self._a.tied_head else HEAD, LOGITS)
 
@@ -217,11 +240,23 @@ class Int4:
         weight = f"{name}.q4"
         if name == EMBEDDING:
             weight = graph.add("Reshape", weight, graph.ints(rows, width // BLOCK, BLOCK // 2))
+        return self._matmul(graph, x, weight, f"{name}.scale", rows, width, out)
+
+    def _matmul(
+        self,
+        graph: GraphWriter,
+        x: str,
+        weight: str,
+        scale: str,
+        rows: int,
+        width: int,
+        out: str | None,
+    ) -> str:
         return graph.add(
             "MatMulNBits",
             x,
             weight,
-            f"{name}.scale",
+            scale,
             out=out,
             domain=MICROSOFT,
             K=width,
