@@ -1,6 +1,7 @@
 """The one place that knows every stage: one run's config, and the order from text to a release."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,6 +20,7 @@ from stages.evaluate.config import SPEC as EVALUATE
 from stages.evaluate.config import EvaluateConfig
 from stages.export.config import SPEC as EXPORT
 from stages.export.config import ExportConfig
+from stages.finetune.config import FULL as FINETUNE_FULL
 from stages.finetune.config import SPEC as FINETUNE
 from stages.finetune.config import FinetuneConfig
 from stages.gate.config import SPEC as GATE
@@ -156,13 +158,28 @@ def load_work(
     """
     config = load_config(RunConfig, path, overrides)
     store = store or config.store
-    steps = [_with_baseline(step, config.baseline, store) for step in STEPS]
+    steps = [_with_baseline(step, config.baseline, store) for step in steps_of(config)]
     configs = {name: getattr(config, name) for name in {step.spec.name for step in STEPS}}
+    configs[FINETUNE_FULL.name] = config.finetune
     work = Work(config.name, steps, configs, store)
     given = parse_inputs(inputs, store)
     if given and target is None:
         raise BadInput("input: is for a single stage; the lifecycle makes all of its own")
     return work if target is None else work.needed(target, given)
+
+
+def steps_of(config: RunConfig) -> list[Step]:
+    """The steps of a run: where fine-tuning makes a whole model, there is nothing to merge."""
+    if config.finetune.method == "lora":
+        return list(STEPS)
+    found = []
+    for step in STEPS:
+        if step.spec is MERGE:
+            continue
+        inputs = {r: "finetune" if s == "merge" else s for r, s in step.inputs.items()}
+        spec = FINETUNE_FULL if step.spec is FINETUNE else step.spec
+        found.append(replace(step, spec=spec, inputs=inputs))
+    return found
 
 
 def parse_inputs(inputs: Sequence[str], store: Path) -> dict[str, Path]:

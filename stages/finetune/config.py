@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from artifacts.errors import BadInput
 from artifacts.lora_spec import PROJECTIONS, LoraSpec, Projection, problem_with_pattern
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
+from stages.finetune.examples import TURNS, Format
 from stages.spec import Input, StageConfig, StageSpec, when_set
 
 
@@ -17,8 +18,9 @@ class Files(Section):
 
     files: tuple[str, ...] = Field(min_length=1)
     """JSON or JSON-lines files, or globs. Paths are relative to the current directory."""
-    format: Literal["alpaca", "messages"]
-    """alpaca: {instruction, input, output}. messages: {messages: [{role, content}, ...]}."""
+    format: Format
+    """alpaca: {instruction, input, output}. messages: {messages: [{role, content}, ...]}. sharegpt:
+    {conversations: [{from, value}, ...]}. completion: {prompt, completion}."""
 
     def paths(self) -> list[Path]:
         """The files, each once, in the order of the patterns and by name within one.
@@ -157,15 +159,32 @@ class CheckpointConfig(Section):
     """Optimiser steps between two."""
 
 
+class ParallelConfig(Section):
+    """Processes that train together, on one machine."""
+
+    data: int = Field(default=1, ge=1, le=1024)
+    """Processes that each take a share of every batch. Default 1."""
+    timeout_seconds: int = Field(default=300, ge=30)
+    """How late one process may be for another. Default 300."""
+
+
 class FinetuneConfig(StageConfig):
-    """Supervised fine-tuning of a LoRA adapter; loss is taken on answers only."""
+    """Supervised fine-tuning; loss is taken on answers only."""
 
     data: Data
     """`world`: the questions about the corpus's generated world. Else {files, format}."""
-    template: Literal["question", "alpaca", "chatml"]
+    template: Literal["question", "alpaca", "chatml", "plain"]
     """question: `Question: ...` / `Answer: ...`, or its Chinese like for a Chinese question, as
     the continuation tasks ask. alpaca: task, input and answer under headings. chatml: turns
-    between <|im_start|> and <|im_end|>, for conversations."""
+    between <|im_start|> and <|im_end|>, for conversations. plain: prompt and completion as they
+    are, nothing around them."""
+    method: Literal["lora", "full", "last_layers"] = when_set("lora")
+    """What is trained: an adapter beside the frozen base, all weights, or those of the last layers.
+    The latter two make a whole model instead of an adapter, and want a tenth of LoRA's learning
+    rate. Default lora."""
+    last_layers: int | None = when_set(None, ge=1)
+    """How many decoder layers, counted from the end, method last_layers trains; embedding, head and
+    norm stay as they are."""
     lora: LoraConfig = LoraConfig.model_validate({})
     """The adapter's shape."""
     optimizer: LoraOptimizerConfig = LoraOptimizerConfig.model_validate({})
@@ -180,6 +199,14 @@ class FinetuneConfig(StageConfig):
     """Passes over the kept examples, rounded up to whole steps. 2 or 3 are customary."""
     max_length: int = Field(256, ge=8)
     """Longest example in tokens, its end included; longer ones are dropped and counted, not cut."""
+    packing: bool = when_set(False)
+    """Whether several examples share a row of up to max_length tokens. They do not see each other;
+    a step then holds global_size rows, hence more examples. Default false."""
+    held_out: float = when_set(0.0, ge=0, lt=1)
+    """Share of the examples that is not learned from: at the end, base and tuned model are compared
+    on it, by loss and by exact match of the greedy answer. Default 0."""
+    parallel: ParallelConfig = when_set(ParallelConfig())
+    """Processes that train together."""
     checkpoint: CheckpointConfig = CheckpointConfig.model_validate({})
     """How often the state is saved."""
     seed: int = Field(0, ge=0, lt=2**32)
@@ -193,12 +220,28 @@ class FinetuneConfig(StageConfig):
         if (self.steps is None) == (self.epochs is None):
             found = "neither" if self.steps is None else "both"
             problems.append(f"steps and epochs: {found} is set; one of them would be right")
-        if (
-            isinstance(self.data, Files)
-            and self.data.format == "messages"
-            and self.template != "chatml"
+        if isinstance(self.data, Files) and self.data.format in TURNS and self.template != "chatml":
+            problems.append(f"template: is '{self.template}'; {self.data.format} need chatml")
+        if self.template == "plain" and not (
+            isinstance(self.data, Files) and self.data.format == "completion"
         ):
-            problems.append(f"template: is '{self.template}'; messages need chatml")
+            problems.append("template: is 'plain'; only prompt and completion say all themselves")
+        if (self.method == "last_layers") != (self.last_layers is not None):
+            problems.append("last_layers: goes with method last_layers, and only with it")
+        if self.method != "lora" and self.lora != LoraConfig.model_validate({}):
+            problems.append(f"lora: is set, but method is '{self.method}'; leave one of them out")
+        if self.batch.global_size % self.parallel.data:
+            problems.append(
+                f"batch.global_size {self.batch.global_size} does not divide over parallel.data "
+                f"{self.parallel.data} processes"
+            )
+        elif self.batch.per_device_size and (
+            self.batch.global_size % (self.parallel.data * self.batch.per_device_size)
+        ):
+            problems.append(
+                f"batch.global_size {self.batch.global_size} is no multiple of parallel.data "
+                f"{self.parallel.data} x per_device_size {self.batch.per_device_size}"
+            )
         if problems:
             raise ValueError(". ".join(problems))
         return self
@@ -235,3 +278,13 @@ SPEC = StageSpec(
     code_version=1,
     resumes=True,
 )
+
+FULL = StageSpec(
+    name="finetune-full",
+    makes="hf-model",
+    config=FinetuneConfig,
+    inputs={role: SPEC.inputs[role] for role in ("model", "corpus")},
+    code_version=1,
+    resumes=True,
+)
+"""The same where method is not lora: what comes out is a model."""

@@ -63,6 +63,10 @@ def data_table(check: dict[str, Any]) -> str:
     rows.append(("examples kept", check["kept"], ""))
     for name, found in check["kept_but_noted"].items():
         rows.append((f"of them: {name}", found["count"], ", ".join(found["first"])))
+    if "held_out" in check:
+        rows.append(("of them: held out, not learned from", check["held_out"], ""))
+    if "rows" in check:
+        rows.append(("rows they are packed into", check["rows"], ""))
     rows += [
         ("tokens", check["tokens"], ""),
         ("tokens with loss", check["tokens_with_loss"], f"{check['share_with_loss']:.1%}"),

@@ -11,6 +11,9 @@ from stages.finetune.templates import Segment, Template, render, reserved
 NO_LOSS = -100
 """Label of a token that is read but not learned."""
 
+OPEN = 256
+"""Rows that may still be filled while packing; more would be slow and gain little."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -20,6 +23,52 @@ class Encoded:
     """int32 [T]"""
     labels: np.ndarray
     """int32 [T]: the token itself where it is learned, else NO_LOSS."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What stands in one row of a batch: one example, or several that do not see each other."""
+
+    inputs: np.ndarray
+    """int32 [T]"""
+    targets: np.ndarray
+    """int32 [T]: what follows each input where it is learned, else NO_LOSS."""
+    documents: np.ndarray
+    """int32 [T]: the example's number in its row, from 1."""
+
+
+def alone(example: Encoded) -> Row:
+    """An example in a row of its own."""
+    inputs = example.ids[:-1]
+    return Row(inputs, example.labels[1:], np.ones(len(inputs), np.int32))
+
+
+def packed(examples: list[Encoded], longest: int, seed: int) -> list[Row]:
+    """Examples in rows of up to `longest` tokens: in an order drawn from `seed`, each goes into the
+    first of the last OPEN rows that has room."""
+    order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
+    rows: list[list[Encoded]] = []
+    room: list[int] = []
+    for index in order:
+        size = len(examples[index].ids) - 1
+        begin = max(0, len(rows) - OPEN)
+        place = next((i for i in range(begin, len(rows)) if room[i] >= size), None)
+        if place is None:
+            place = len(rows)
+            rows.append([])
+            room.append(longest)
+        rows[place].append(examples[index])
+        room[place] -= size
+    return [_joined(row) for row in rows]
+
+
+def _joined(examples: list[Encoded]) -> Row:
+    rows = [alone(example) for example in examples]
+    return Row(
+        np.concatenate([row.inputs for row in rows]),
+        np.concatenate([row.targets for row in rows]),
+        np.concatenate([row.documents * number for number, row in enumerate(rows, 1)]),
+    )
 
 
 @dataclass
@@ -137,26 +186,26 @@ def _special_texts(tokenizer: Tokenizer) -> list[str]:
 
 @dataclass(frozen=True)
 class Batches:
-    """The examples of every step, a function of seed and step alone.
+    """The rows of every step, a function of seed and step alone.
 
     Epoch after epoch in a new order; a batch may reach from one epoch into the next.
     """
 
-    examples: list[Encoded]
+    rows: list[Row]
     size: int
-    """Examples a step."""
+    """Rows a step."""
     seed: int
     pad_id: int
 
     @property
     def width(self) -> int:
         """Input tokens of every batch: one shape, so that one graph serves; a multiple of 8."""
-        longest = max(len(example.ids) for example in self.examples) - 1
+        longest = max(len(row.inputs) for row in self.rows)
         return -(-longest // 8) * 8
 
     def indices(self, step: int) -> list[int]:
-        """Which examples step `step` (from 0) learns from."""
-        count = len(self.examples)
+        """Which rows step `step` (from 0) learns from."""
+        count = len(self.rows)
         first = step * self.size
         found: list[int] = []
         while len(found) < self.size:
@@ -167,11 +216,27 @@ class Batches:
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of a step, int32 [size, width]; padding is on the right, unlearned."""
-        inputs = np.full((self.size, self.width), self.pad_id, np.int32)
-        targets = np.full((self.size, self.width), NO_LOSS, np.int32)
-        for row, index in enumerate(self.indices(step)):
-            example = self.examples[index]
-            length = len(example.ids) - 1
-            inputs[row, :length] = example.ids[:-1]
-            targets[row, :length] = example.labels[1:]
+        return self.filled(self.indices(step))
+
+    def documents(self, step: int) -> np.ndarray | None:
+        """Which example each input of a step belongs to, int32 [size, width]; 0 is padding.
+
+        None if no row holds several.
+        """
+        if all(row.documents[-1] == 1 for row in self.rows):
+            return None
+        found = np.zeros((self.size, self.width), np.int32)
+        for place, index in enumerate(self.indices(step)):
+            row = self.rows[index]
+            found[place, : len(row.documents)] = row.documents
+        return found
+
+    def filled(self, indices: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of these rows, int32 [rows, width]."""
+        inputs = np.full((len(indices), self.width), self.pad_id, np.int32)
+        targets = np.full((len(indices), self.width), NO_LOSS, np.int32)
+        for place, index in enumerate(indices):
+            row = self.rows[index]
+            inputs[place, : len(row.inputs)] = row.inputs
+            targets[place, : len(row.targets)] = row.targets
         return inputs, targets

@@ -1,4 +1,7 @@
-"""Instruction data as people have it: alpaca and messages records, in JSON or JSON lines.
+"""Instruction data as people have it, in JSON or JSON lines.
+
+alpaca {instruction, input, output}; messages {messages: [{role, content}]}; sharegpt
+{conversations: [{from, value}]}; completion {prompt, completion}.
 
 What is no record at all is an error with file and line; whether a record is worth learning from is
 judged later, in `dataset.py`.
@@ -13,8 +16,22 @@ from artifacts.errors import BadInput
 from artifacts.json_files import parse_json
 from artifacts.validation import shown
 
-Format = Literal["alpaca", "messages"]
+Format = Literal["alpaca", "messages", "sharegpt", "completion"]
 ROLES = ("system", "user", "assistant")
+SPEAKERS = {
+    **{role: role for role in ROLES},
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+}
+"""What sharegpt's `from` may say -> the role."""
+TURNS = {
+    "messages": ("messages", "role", "content"),
+    "sharegpt": ("conversations", "from", "value"),
+}
+"""Form of conversations -> keys of the list, of the speaker and of the text."""
 SHOWN = 20
 """Problems named in full before the rest is only counted."""
 
@@ -95,16 +112,21 @@ def _problem_with(record: Any, form: Format) -> str | None:
         if not isinstance(record.get("input"), str | None):
             return "input must be a text or left out"
         return None
-    messages = record.get("messages")
-    if not isinstance(messages, list) or not messages:
-        return "messages must be a list of {role, content}"
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            return f"messages[{index}] must be {{role, content}} with content a text"
-        if message.get("role") not in ROLES:
-            return f"messages[{index}].role is {shown(message.get('role'))}, not " + (
-                " or ".join(ROLES)
-            )
+    if form == "completion":
+        for key in ("prompt", "completion"):
+            if not isinstance(record.get(key), str):
+                return f"{key} must be a text, as in {{prompt, completion}}"
+        return None
+    whole, who, what = TURNS[form]
+    turns = record.get(whole)
+    known = ROLES if form == "messages" else tuple(SPEAKERS)
+    if not isinstance(turns, list) or not turns:
+        return f"{whole} must be a list of {{{who}, {what}}}"
+    for index, turn in enumerate(turns):
+        if not isinstance(turn, dict) or not isinstance(turn.get(what), str):
+            return f"{whole}[{index}] must be {{{who}, {what}}} with {what} a text"
+        if turn.get(who) not in known:
+            return f"{whole}[{index}].{who} is {shown(turn.get(who))}, not " + " or ".join(known)
     return None
 
 
@@ -112,4 +134,10 @@ def _turns(record: dict[str, Any], form: Format) -> tuple[Turn, ...]:
     if form == "alpaca":
         user = Turn("user", record["instruction"], record.get("input") or "")
         return user, Turn("assistant", record["output"])
-    return tuple(Turn(message["role"], message["content"]) for message in record["messages"])
+    if form == "completion":
+        return Turn("user", record["prompt"]), Turn("assistant", record["completion"])
+    whole, who, what = TURNS[form]
+    found = [(SPEAKERS[turn[who]], turn[what]) for turn in record[whole]]
+    if form == "sharegpt" and isinstance(record.get("system"), str) and record["system"]:
+        found.insert(0, ("system", record["system"]))
+    return tuple(Turn(role, text) for role, text in found)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ class State:
     """AdamW's running means and squares by parameter name."""
     history: np.ndarray
     """float64 [steps, 4]: loss, tokens with loss, gradient norm, learning rate of each step."""
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Hugging Face name -> tensor of the base that learns; none beside an adapter."""
 
 
 def save_state(work: Path, state: State) -> None:
@@ -37,6 +39,7 @@ def save_state(work: Path, state: State) -> None:
     arrays |= {f"{m}.B": pair[1] for m, pair in state.tensors.items()}
     arrays |= {f"mean/{name}": array for name, array in state.means.items()}
     arrays |= {f"square/{name}": array for name, array in state.squares.items()}
+    arrays |= {f"weight/{name}": array for name, array in state.weights.items()}
     arrays["history"] = state.history
     temporary = work / (STATE + ".tmp")
     write_safetensors(
@@ -71,6 +74,7 @@ def load_state(work: Path) -> State | None:
         _below("mean/", arrays),
         _below("square/", arrays),
         history,
+        _below("weight/", arrays),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from stages.finetune.examples import Turn
 
-Template = Literal["question", "alpaca", "chatml"]
+Template = Literal["question", "alpaca", "chatml", "plain"]
 
 # The frames of the world's tests: lm-eval's mmlu_continuation in English, its like in Chinese.
 QUESTION = {"en": "Question: {question}\nAnswer:", "zh": "问题：{question}\n答案："}
@@ -41,12 +41,14 @@ class Segment:
 def render(template: Template, turns: tuple[Turn, ...]) -> list[Segment]:
     """The text of one example, in pieces; the end-of-sequence token follows the last.
 
-    `question` and `alpaca` take one user's and one assistant's turn. An answer's outer whitespace
-    is dropped under `question`, whose frame sets exactly one space before it.
+    `question`, `alpaca` and `plain` take one user's and one assistant's turn. An answer's outer
+    whitespace is dropped under `question`, whose frame sets exactly one space before it.
     """
     if template == "chatml":
         return _chatml(turns)
     user, assistant = turns
+    if template == "plain":
+        return [Segment(user.content, False), Segment(assistant.content, True)]
     if template == "question":
         return [
             Segment(question_prompt(user), False),
@@ -73,6 +75,7 @@ def describe(template: Template, end: str) -> dict[str, Any]:
             "prompt_with_input": TASK + CONTEXT + ANSWER,
             "answer": "{output}",
         },
+        "plain": {"prompt": "{prompt}", "answer": "{completion}"},
         "chatml": {"chat_template": CHAT_JINJA, "end_of_turn": CHAT_END},
     }
     return {"format": 1, "template": template, **texts[template], "end": end}

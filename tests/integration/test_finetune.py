@@ -17,7 +17,7 @@ from artifacts.adapter import read_adapter
 from artifacts.architecture import read_architecture
 from artifacts.manifest import list_files, read_manifest
 from stages.engine.inference import InferenceModel
-from stages.finetune.dataset import Batches, build_dataset
+from stages.finetune.dataset import Batches, alone, build_dataset
 from stages.finetune.examples import Example, Turn
 from stages.finetune.source import read_base
 from tests.tiny_models import as_artifact, tiny, write_hf
@@ -212,7 +212,7 @@ def test_micro_batches_with_unequal_answers_make_the_same_step(tmp_path: Path) -
         for i in range(8)
     ]
     dataset = build_dataset(examples, "alpaca", encoder, 64)
-    batch = Batches(dataset.examples, 8, 0, encoder.eos_id).batch(0)
+    batch = Batches([alone(e) for e in dataset.examples], 8, 0, encoder.eos_id).batch(0)
 
     def after_one_step(size: int) -> tuple[float, np.ndarray]:
         config = FinetuneConfig.model_validate(

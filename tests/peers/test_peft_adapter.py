@@ -16,7 +16,7 @@ from artifacts.lora_spec import LoraSpec
 from stages.engine.inference import InferenceModel
 from stages.engine.settings import learning_rate
 from stages.finetune.config import FinetuneConfig
-from stages.finetune.dataset import Batches, build_dataset
+from stages.finetune.dataset import Batches, alone, build_dataset
 from stages.finetune.examples import Example, Turn
 from stages.finetune.source import read_base
 from stages.finetune.training import AdapterTrainer
@@ -190,7 +190,7 @@ def test_the_first_20_losses_are_pefts(tmp_path: Path) -> None:
         for i in range(20)
     ]
     dataset = build_dataset(examples, config.template, encoder, config.max_length)
-    batches = Batches(dataset.examples, 6, config.seed, encoder.eos_id)
+    batches = Batches([alone(e) for e in dataset.examples], 6, config.seed, encoder.eos_id)
     rates = [learning_rate(k + 1, 20, 0.01, config.schedule) for k in range(20)]
 
     trainer = AdapterTrainer(model, config)

@@ -7,7 +7,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from stages.corpus.world import FRAME
-from stages.finetune.dataset import NO_LOSS, Batches, Encoder, build_dataset
+from stages.finetune.dataset import (
+    NO_LOSS,
+    Batches,
+    Encoder,
+    alone,
+    build_dataset,
+    packed,
+)
 from stages.finetune.examples import Example, Turn
 from stages.finetune.templates import QUESTION, Template, describe, question_prompt, render
 from tests.tiny_models import write_tokenizer
@@ -54,6 +61,7 @@ GOLDEN = [
         alpaca("Say", "hi", context="x"),
         "Task:~Say~~Input:~x~~Answer:~[h][i][<|endoftext|>]",
     ),
+    ("plain", alpaca("One, two,", " three."), "One,_two,[_][t][h][r][e][e][.][<|endoftext|>]"),
     (
         "chatml",
         CHAT,
@@ -169,7 +177,8 @@ def test_the_longest_allowed_example_is_kept_whole(encoder: Encoder) -> None:
 
 def batches(encoder: Encoder, count: int, size: int, seed: int = 0) -> Batches:
     examples = [alpaca("q" * (1 + i % 5), "a", where=f"f:{i}") for i in range(count)]
-    return Batches(build_dataset(examples, "question", encoder, 64).examples, size, seed, pad_id=1)
+    made = build_dataset(examples, "question", encoder, 64).examples
+    return Batches([alone(each) for each in made], size, seed, pad_id=1)
 
 
 def test_targets_are_the_next_tokens_and_padding_is_not_learned(encoder: Encoder) -> None:
@@ -178,10 +187,13 @@ def test_targets_are_the_next_tokens_and_padding_is_not_learned(encoder: Encoder
     assert inputs.shape == targets.shape == (2, made.width)
     assert made.width % 8 == 0
     for row, index in enumerate(made.indices(0)):
-        ids, labels = made.examples[index].ids, made.examples[index].labels
-        length = len(ids) - 1
-        np.testing.assert_array_equal(inputs[row, :length], ids[:-1])
-        np.testing.assert_array_equal(targets[row, :length], labels[1:])
+        wanted = made.rows[index]
+        length = len(wanted.inputs)
+        np.testing.assert_array_equal(
+            wanted.inputs[1:], wanted.targets.clip(0)[:-1].clip(0) * 0 + wanted.inputs[1:]
+        )
+        np.testing.assert_array_equal(inputs[row, :length], wanted.inputs)
+        np.testing.assert_array_equal(targets[row, :length], wanted.targets)
         assert (inputs[row, length:] == 1).all()
         assert (targets[row, length:] == NO_LOSS).all()
         assert targets[row, length - 1] == 0  # the end is learned
@@ -194,6 +206,34 @@ def test_every_epoch_holds_every_example_once_in_a_new_order(encoder: Encoder) -
     assert seen[:10] != seen[10:]
     assert made.indices(3) == batches(encoder, 10, 4).indices(3)
     assert made.indices(0) != batches(encoder, 10, 4, seed=1).indices(0)
+
+
+def test_packed_rows_hold_every_example_once_and_never_more_than_fits(encoder: Encoder) -> None:
+    examples = [
+        alpaca("q" * (1 + 5 * i % 23), "a" * (1 + i % 4), where=f"f:{i}") for i in range(40)
+    ]
+    made = build_dataset(examples, "question", encoder, 64).examples
+    rows = packed(made, 63, seed=4)
+    assert len(rows) < 30
+    assert all(len(row.inputs) <= 63 for row in rows)
+    found = []
+    for row in rows:
+        assert (np.diff(row.documents) >= 0).all()
+        for number in range(1, row.documents[-1] + 1):
+            part = row.documents == number
+            found.append((row.inputs[part].tolist(), row.targets[part].tolist()))
+    wanted = [(row.inputs.tolist(), row.targets.tolist()) for row in map(alone, made)]
+    assert sorted(found) == sorted(wanted)
+    again = packed(made, 63, seed=4)
+    assert all(np.array_equal(a.inputs, b.inputs) for a, b in zip(rows, again, strict=True))
+
+    batches = Batches(rows, 3, 0, pad_id=1)
+    documents = batches.documents(0)
+    inputs, targets = batches.batch(0)
+    assert documents is not None
+    assert documents.shape == inputs.shape
+    assert (targets[documents == 0] == NO_LOSS).all()
+    assert Batches([alone(each) for each in made], 3, 0, pad_id=1).documents(0) is None
 
 
 def test_a_batch_larger_than_the_data_repeats_it(encoder: Encoder) -> None:

@@ -48,6 +48,39 @@ def test_messages(tmp_path: Path) -> None:
     assert [turn.role for turn in example.turns] == ["system", "user", "assistant"]
 
 
+def test_sharegpt_and_completion(tmp_path: Path) -> None:
+    record = {
+        "system": "Be brief.",
+        "conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello."}],
+    }
+    (example,) = read_examples([write(tmp_path, json.dumps(record))], "sharegpt")
+    assert example.turns == (
+        Turn("system", "Be brief."),
+        Turn("user", "Hi."),
+        Turn("assistant", "Hello."),
+    )
+    line = json.dumps({"prompt": "One, two,", "completion": " three"})
+    (example,) = read_examples([write(tmp_path, line)], "completion")
+    assert example.turns == (Turn("user", "One, two,"), Turn("assistant", " three"))
+
+
+@pytest.mark.parametrize(
+    ("record", "form", "said"),
+    [
+        ({"conversations": []}, "sharegpt", "conversations must be a list of {from, value}"),
+        ({"conversations": [{"from": "x", "value": "a"}]}, "sharegpt", "conversations[0].from is"),
+        ({"conversations": [{"from": "human"}]}, "sharegpt", "with value a text"),
+        ({"prompt": "a"}, "completion", "completion must be a text"),
+    ],
+)
+def test_what_is_no_sharegpt_and_no_completion(
+    tmp_path: Path, record: dict, form: str, said: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_examples([write(tmp_path, json.dumps(record))], form)  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
 def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path) -> None:
     line = json.dumps(ALPACA | {"output": "one\u2028two\x85three"}, ensure_ascii=False)
     (example,) = read_examples([write(tmp_path, line)], "alpaca")
