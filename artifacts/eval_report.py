@@ -144,6 +144,11 @@ class TaskScores(_Model):
     sampling_used: list[str] = []
     """The sampling parameters that took part in the score; likelihood scoring uses none."""
 
+    @property
+    def is_share(self) -> bool:
+        """Whether the metric is a share of the questions, to be shown in percent."""
+        return any(part in self.metric for part in ("acc", "exact_match", "em", "f1", "pass"))
+
 
 class EvalReport(_Model):
     """`report.json`."""

@@ -157,12 +157,19 @@ def check_sources(work: Work) -> None:
     for step in work.steps:
         for role, path in step.given.items():
             try:
-                kind, wanted = read_manifest(path).kind, step.spec.inputs[role].kinds
-                if kind not in wanted:
+                manifest, wanted = read_manifest(path), step.spec.inputs[role].kinds
+                if manifest.kind not in wanted:
                     problems.append(
-                        f"{step.name}: input {role}: {path} is of kind {kind}, "
+                        f"{step.name}: input {role}: {path} is of kind {manifest.kind}, "
                         f"needed is {' or '.join(wanted)}"
                     )
+                elif manifest.config.get("approval") is True:
+                    given = approval_of(path.resolve().parent.parent, manifest)
+                    if given is None or not given.approved:
+                        problems.append(
+                            f"{step.name}: input {role}: {path} asks for a person's approval "
+                            "and has none; mindcycle approve would give it"
+                        )
             except BadInput as error:
                 problems += [f"{step.name}: input {role}: {line}" for line in error.problems]
     if problems:

@@ -89,6 +89,8 @@ def scores_table(paths: Mapping[str, Path]) -> str:
 
 
 def _accuracy(score: TaskScores) -> str:
+    if not score.is_share:
+        return f"{score.micro:.4f} {score.metric.replace('_', ' ')}"
     error = "" if score.micro_stderr is None else f" ± {score.micro_stderr:.1%}"
     return f"{score.micro:.1%}{error}"
 

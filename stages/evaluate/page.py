@@ -32,7 +32,7 @@ def write_page(directory: Path, report: EvalReport) -> None:
     """Write the pages and their pictures."""
     pictures = {"scores.png": _draw(report)}
     for name, task in report.tasks.items():
-        if len(task.subjects) > 1 and is_share(task):
+        if len(task.subjects) > 1 and task.is_share:
             pictures[f"subjects-{name}.png"] = _draw_subjects(task)
     text = as_markdown(report)
     (directory / "report.md").write_text(text, encoding="utf-8")
@@ -108,15 +108,10 @@ def percent(value: float, stderr: float | None) -> str:
 
 def quantity(task: TaskScores, value: float, stderr: float | None) -> str:
     """A score in percent, or in the unit of a metric that is no share, with its error."""
-    if is_share(task):
+    if task.is_share:
         return percent(value, stderr)
     error = "" if stderr is None else f" ± {stderr:.4f}"
     return f"{value:.4f}{error} {task.metric.replace('_', ' ')}"
-
-
-def is_share(task: TaskScores) -> bool:
-    """Whether the metric is a share of the questions."""
-    return any(part in task.metric for part in ("acc", "exact_match", "em", "f1", "pass"))
 
 
 def against_chance(task: TaskScores) -> str:
@@ -164,7 +159,7 @@ def _details(name: str, task: TaskScores) -> list[str]:
             for one in task.calibration.bins
         ]
         lines.append("")
-    if len(task.subjects) > 1 and is_share(task):
+    if len(task.subjects) > 1 and task.is_share:
         lines += [f"![subjects](subjects-{name}.png)", ""]
     if len(task.subjects) > WORST:
         worst = sorted(task.subjects.items(), key=lambda item: (item[1].acc, item[0]))[:WORST]
@@ -197,7 +192,7 @@ def _table(title: str, scores: Mapping[str, Score], task: TaskScores) -> list[st
 
 def _draw(report: EvalReport) -> bytes:
     """Bars for micro and macro with their errors, a line at chance."""
-    tasks = {name: task for name, task in report.tasks.items() if is_share(task)}
+    tasks = {name: task for name, task in report.tasks.items() if task.is_share}
     names = list(tasks)
     figure = Figure(figsize=(max(4.0, 1.2 + 1.6 * len(names)), 4.0), dpi=100, layout="constrained")
     axes = figure.add_subplot()

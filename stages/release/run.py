@@ -65,6 +65,7 @@ def record(parts: Parts) -> dict[str, Any]:
                 "chance": task.chance,
             }
             for name, task in sorted(parts.candidate.tasks.items())
+            if task.is_share
         },
         "gate": [rule.model_dump(mode="json") for rule in parts.decision.rules],
         "choices": {"items": len(parts.candidate_items), "different": 0},

@@ -10,7 +10,8 @@ import pytest
 from artifacts.approval import give_approval
 from artifacts.errors import BadInput, StageFailed
 from artifacts.manifest import read_manifest
-from flows.chain import run_chain
+from flows.chain import Step, Work, check_sources, run_chain
+from stages.spec import Input, StageConfig, StageSpec
 from tests.fakes.chain import fake_work
 
 LINES: list[str] = []
@@ -83,6 +84,19 @@ def test_what_a_person_must_approve_waits_and_goes_on_from_there(tmp_path):
     assert done.waiting is None
     assert list(done.outcomes) == ["grow", "press", "judge", "ship"]
     assert done.outcomes["judge"].skipped
+
+
+def test_a_given_decision_must_be_approved_as_well(tmp_path):
+    work = fake_work(tmp_path, judge={"approval": True})
+    decision = run_chain(work, plain).outcomes["judge"]
+    release = Step(
+        "release", StageSpec("r", "release", StageConfig, {"d": Input(("decision",))}, 1)
+    )
+    given = Work("w", [release.with_given({"d": decision.path})], {"r": StageConfig()}, tmp_path)
+    with pytest.raises(BadInput, match="asks for a person's approval and has none"):
+        check_sources(given)
+    give_approval(tmp_path, decision.manifest, True, "read it", "Ada")
+    check_sources(given)
 
 
 def test_what_a_person_turns_down_is_rejected(tmp_path):
