@@ -1,5 +1,7 @@
 """The errors a user may see, each with the exit code it ends the command with."""
 
+import errno
+
 
 class MindCycleError(Exception):
     """Base of every error that is the user's to read; shown as one sentence, never a traceback."""
@@ -31,6 +33,17 @@ class StageFailed(MindCycleError):
     """Work had begun and could not be finished; what is whole stays whole."""
 
     exit_code = 1
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A disk, a quota or a file's size limit is used up."""
+
+
+def said_of(error: OSError, place: object) -> str:
+    """What the system says, about the file it names or else about `place`."""
+    about = error.filename2 or error.filename or place
+    more = "; free some space, then the same command goes on from here"
+    return f"{about}: {error.strerror or error}{more if error.errno in FULL else ''}"
 
 
 REJECTED = 3

@@ -86,6 +86,10 @@ class Manifest(BaseModel):
     started: str
     finished: str
     headline: dict[str, Any]
+    seal: Digest | None = Field(
+        default=None,
+        description="sha256 of all the above; `write_manifest` sets it, old ones have none",
+    )
 
 
 def identity_of(
@@ -173,10 +177,22 @@ def problems_with_files(directory: Path, manifest: Manifest, *, content: bool = 
             problems.append(f"{found}: is not in the manifest")
     if content_digest(manifest.kind, manifest.files) != manifest.digest:
         problems.append(f"{directory / MANIFEST}: its digest does not follow from its files")
+    if manifest.seal not in (None, _seal(manifest)):
+        problems.append(f"{directory / MANIFEST}: has changed, its seal is not that of its content")
     return problems
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write `manifest.json` into `directory`."""
-    text = json.dumps(manifest.model_dump(), indent=1, ensure_ascii=False, allow_nan=False)
+def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
+    """Write `manifest.json` into `directory`; returns it as it is there, sealed."""
+    sealed = manifest.model_copy(update={"seal": _seal(manifest)})
+    text = json.dumps(sealed.model_dump(), indent=1, ensure_ascii=False, allow_nan=False)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return sealed
+
+
+def _seal(manifest: Manifest) -> str:
+    """What no file's hash covers is covered by this: figures, seeds, versions, dates."""
+    try:
+        return sha256_json(manifest.model_dump(exclude={"seal"}))
+    except ValueError:  # a number that JSON cannot carry: never sealed
+        return ""

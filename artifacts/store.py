@@ -37,13 +37,21 @@ def prepare_store(store: Path) -> None:
         raise BadInput(f"store: {store} cannot be written")
 
 
-def list_artifacts(store: Path) -> list[tuple[Path, Manifest]]:
-    """Every artifact in the store, oldest first."""
-    found = [
-        (path.parent, read_manifest(path.parent))
-        for path in store.glob(f"*/*/{MANIFEST}")
-        if not path.parent.name.startswith(".")
-    ]
+def list_artifacts(store: Path, problems: list[str] | None = None) -> list[tuple[Path, Manifest]]:
+    """Every artifact in the store, oldest first.
+
+    One whose manifest cannot be read gets a sentence in `problems`, or else raises BadInput.
+    """
+    found = []
+    for path in sorted(store.glob(f"*/*/{MANIFEST}")):
+        if path.parent.name.startswith("."):  # not whole yet
+            continue
+        try:
+            found.append((path.parent, read_manifest(path.parent)))
+        except BadInput as error:
+            if problems is None:
+                raise
+            problems += error.problems
     return sorted(found, key=lambda item: (item[1].finished, str(item[0])))
 
 
@@ -54,17 +62,21 @@ def find_artifact(store: Path, reference: str) -> Path:
     """
     if (Path(reference) / MANIFEST).is_file():
         return Path(reference)
+    problems: list[str] = []
     matches = [
         path
-        for path, manifest in list_artifacts(store)
+        for path, manifest in list_artifacts(store, problems)
         if len(reference) >= 4
         and (manifest.identity.startswith(reference) or manifest.digest.startswith(reference))
     ]
     if len(matches) == 1:
         return matches[0]
     if not matches:
+        if Path(reference).is_dir():
+            read_manifest(Path(reference))  # says what it lacks
         raise BadInput(
             f"{reference}: is neither an artifact's directory nor the beginning of "
-            f"(4 digits or more) an identity or digest in {store}"
+            f"(4 digits or more) an identity or digest in {store}",
+            *problems,
         )
     raise BadInput(f"{reference}: fits {len(matches)} artifacts: {', '.join(map(str, matches))}")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from artifacts.errors import BadInput, MindCycleError
+from artifacts.errors import BadInput, MindCycleError, said_of
 
 app = typer.Typer(
     help="Text to a released model: pretrain, convert, evaluate, fine-tune, gate and export.",
@@ -347,7 +347,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("\nStopped; the same command goes on from here.", file=sys.stderr)
         code = 128 + ended.signal_number
     except OSError as error:
-        print(f"{error.filename or 'error'}: {error.strerror or error}", file=sys.stderr)
+        print(said_of(error, "error"), file=sys.stderr)
         code = 1
     else:
         code = 0

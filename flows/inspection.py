@@ -13,18 +13,25 @@ from flows.pages import figure
 
 
 def print_list(store: Path, kind: str | None) -> None:
-    """A line an artifact, oldest first. Raises BadInput if there is no store, or no such kind."""
+    """A line an artifact, oldest first.
+
+    Raises BadInput if there is no store or no such kind, and after the list for manifests that
+    cannot be read.
+    """
     if not store.is_dir():
         raise BadInput(f"store: {store} is no directory")
     if kind is not None and kind not in get_args(Kind):
         raise BadInput(f"kind: is {shown(kind)}; {', '.join(get_args(Kind))} would be right")
     rows = [("kind", "identity", "digest", "finished", "size", "headline")]
-    for path, manifest in list_artifacts(store):
+    problems: list[str] = []
+    for path, manifest in list_artifacts(store, problems):
         if kind in (None, manifest.kind):
             size = _size(sum(entry.size for entry in manifest.files))
             digest, headline = manifest.digest[:16], figure(manifest.headline)
             rows.append((manifest.kind, path.name, digest, manifest.finished, size, headline))
-    print(columns(rows))
+    print(columns(rows), flush=True)
+    if problems:
+        raise BadInput(*problems)
 
 
 def print_artifact(reference: str, store: Path) -> None:

@@ -4,6 +4,7 @@ Nothing of a stage runs in this process; it only knows the stage's config and wh
 """
 
 import collections
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from artifacts.errors import REJECTED, BadInput, StageFailed
+from artifacts.errors import REJECTED, BadInput, StageFailed, said_of
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.store import prepare_store
 from stages.plan import Planned, plan
@@ -82,9 +83,12 @@ def stage_command(spec: StageSpec, request_file: Path) -> list[str]:
 
 def _run_process(planned: Planned, request: Request, on_line: OnLine, log: Path) -> None:
     spec = planned.spec
-    log.parent.mkdir(parents=True, exist_ok=True)
     request_file = log.with_suffix(".request.json")
-    request_file.write_text(json.dumps(asdict(request), indent=1, ensure_ascii=False) + "\n")
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        request_file.write_text(json.dumps(asdict(request), indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise BadInput(f"store: {said_of(error, request_file)}") from None
     tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
 
     def keep(line: str) -> None:
@@ -97,6 +101,8 @@ def _run_process(planned: Planned, request: Request, on_line: OnLine, log: Path)
     if code == BadInput.exit_code:
         raise BadInput(*_problems(spec.name, tail))
     how = f"ended with exit code {code}"
+    if code < 0:
+        how = f"was ended together with its supervisor, by signal {-code}"
     if code > 128:
         how = f"was ended by signal {code - 128}"
     if code == 128 + 9:
@@ -122,8 +128,10 @@ def run_supervised(
     """Run a command under the supervisor until it and all its processes are gone.
 
     Returns its exit code. Whatever ends this function early (Ctrl-C, a cancelled flow) ends the
-    command too, and then goes on upwards.
+    command too, and then goes on upwards. A log that cannot be written, on a full disk, ends
+    nothing: what the command says of itself is worth more.
     """
+    file = log.open("ab", buffering=0)
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(SUPERVISOR), "--", *command],
         stdin=subprocess.PIPE,
@@ -135,12 +143,17 @@ def run_supervised(
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    with log.open("ab") as file:
+    with file:
+
+        def write(data: bytes) -> None:
+            with contextlib.suppress(OSError):
+                file.write(data)
+
         try:
-            _follow(process, file.write, on_line)
+            _follow(process, write, on_line)
             return process.wait()
         except BaseException:
-            _stop(process, file.write)
+            _stop(process, write)
             raise
         finally:
             # The supervisor takes the closed pipe as the end, should anything above have failed.

@@ -41,13 +41,16 @@ class Planned:
         """
         if not self.final.exists():
             return None
-        manifest = read_manifest(self.final)
+        again = f"remove {self.final} to have it made again"
+        try:
+            manifest = read_manifest(self.final)
+        except BadInput as error:
+            raise BadInput(*error.problems, again) from None
         problems = problems_with_files(self.final, manifest)
         if manifest.identity != self.identity:
             problems.append(f"{self.final}: its manifest carries another identity")
         if problems:
-            problems.append(f"remove {self.final} to have it made again")
-            raise BadInput(*problems)
+            raise BadInput(*problems, again)
         return manifest
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from artifacts.errors import BadInput, MindCycleError
+from artifacts.errors import BadInput, MindCycleError, StageFailed, said_of
 from artifacts.json_files import read_json
 from artifacts.manifest import Manifest, content_digest, list_files, write_manifest
 from artifacts.store import prepare_store
@@ -71,7 +71,7 @@ def main(spec: StageSpec, run: Run) -> None:
         print(f"{spec.name}: stopped; the same command goes on from here", file=sys.stderr)
         code = 128 + stop.signal_number
     except OSError as error:
-        print(f"{spec.name}: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        print(f"{spec.name}: {said_of(error, 'store')}", file=sys.stderr)
         code = 1
     except Exception:
         traceback.print_exc()
@@ -91,7 +91,10 @@ def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
         if manifest is not None:
             print(f"{spec.name}: done already: {planned.final}", flush=True)
             return manifest
-        manifest = _work(planned, run)
+        try:
+            manifest = _work(planned, run)
+        except OSError as error:
+            raise StageFailed(said_of(error, planned.work)) from error
     print(f"{spec.name}: wrote {planned.final}", flush=True)
     return manifest
 
@@ -126,7 +129,7 @@ def _work(planned: Planned, run: Run) -> Manifest:
         finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         headline=headline,
     )
-    write_manifest(planned.work, manifest)
+    manifest = write_manifest(planned.work, manifest)
     publish(planned.work, planned.final)
     return manifest
 

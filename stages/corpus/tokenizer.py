@@ -56,7 +56,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
 
 def write_trained(directory: Path, trained: CorpusTokenizer) -> None:
     """Write a trained tokenizer as transformers reads it."""
-    trained.tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
+    # Written by us: the library's own exception for a full disk is no OSError.
+    text = trained.tokenizer.to_str(pretty=False)
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
     special = {"bos_token": END, "eos_token": END, "pad_token": PAD, "unk_token": None}
     special = {name: token for name, token in special.items() if token}
     config = {

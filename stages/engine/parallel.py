@@ -135,11 +135,9 @@ def _wait(ranks: list[_Process], scheduler: _Process) -> None:
     """Until every rank has ended with 0. Raises at the first that has not."""
     while True:
         codes = [rank.popen.poll() for rank in ranks]
-        failed = [rank for rank, code in zip(ranks, codes, strict=True) if code]
-        if failed:
-            # Ranks that only lost their peer fail too; the one with a message of its own is told.
+        if any(codes):
             time.sleep(0.2)
-            first = min(failed, key=lambda rank: rank.popen.returncode not in (1, 2))
+            first = min((rank for rank in ranks if rank.popen.poll()), key=_blame)
             if first.popen.returncode == 2:
                 raise BadInput(first.last_lines())
             raise StageFailed(f"parallel: {first.failure()}")
@@ -148,6 +146,12 @@ def _wait(ranks: list[_Process], scheduler: _Process) -> None:
         if scheduler.popen.poll() is not None:
             raise StageFailed(f"parallel: {scheduler.failure()}")
         time.sleep(0.05)
+
+
+def _blame(rank: _Process) -> int:
+    """Ranks that only lost their peer fail too. Told is who was killed, or has a message."""
+    code = rank.popen.returncode
+    return 0 if code == -signal.SIGKILL else 1 if code in (1, 2) else 2
 
 
 def _wait_until_listening(scheduler: _Process, port: int) -> None:

@@ -9,11 +9,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+from artifacts.digest import sha256_json
+
 FILE = "finished.jsonl"
 
 
 class Kept:
-    """A file of results by key; a line that was being written when the process died is ignored."""
+    """A file of results by key, a line each with its own hash.
+
+    What does not fit its hash, such as a line that was being written when the process died, ends
+    the file: it and what follows is computed again.
+    """
 
     def __init__(self, path: Path):
         self._found: dict[str, Any] = {}
@@ -21,13 +27,10 @@ class Kept:
         if path.is_file():
             with path.open("rb") as file:
                 for line in file:
-                    try:
-                        entry = json.loads(line)
-                        self._found[entry["key"]] = entry["result"]
-                    except (ValueError, KeyError, TypeError):
+                    entry = _entry(line)
+                    if entry is None:
                         break
-                    if not line.endswith(b"\n"):
-                        break
+                    self._found[entry["key"]] = entry["result"]
                     whole += len(line)
         self._path = path
         self._file = path.open("ab")
@@ -42,7 +45,8 @@ class Kept:
 
     def put(self, key: str, result: Any) -> None:
         """Keep a result (plain JSON). Floats come back bit for bit."""
-        line = json.dumps({"key": key, "result": result}, ensure_ascii=False)
+        entry = {"key": key, "result": result}
+        line = json.dumps(entry | {"sha256": sha256_json(entry)}, ensure_ascii=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
         self._found[key] = result
@@ -51,3 +55,13 @@ class Kept:
         """Close and delete the file: the evaluation is done."""
         self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """What a line holds, or None if it is not whole."""
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        whole = line.endswith(b"\n") and entry.pop("sha256") == sha256_json(entry)
+        return entry if whole and entry.keys() == {"key", "result"} else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,5 +1,6 @@
 """The state that a killed run goes on from: one file, replaced whole, so it is whole or absent."""
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ def save_state(work: Path, state: State) -> None:
         temporary,
         [(name, array.shape, array.dtype) for name, array in arrays.items()],
         arrays.values(),
-        {"steps": str(state.steps), "updates": str(state.updates)},
+        _metadata(state.steps, state.updates, arrays),
     )
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
@@ -62,6 +63,8 @@ def load_state(work: Path) -> State | None:
         file = SafetensorsFile(path)
         arrays = {name: np.array(file.read(name)) for name in file.names()}
         steps, updates = int(file.metadata["steps"]), int(file.metadata["updates"])
+        if file.metadata != _metadata(steps, updates, arrays):
+            raise ValueError
         history = arrays.pop("history")
     except (BadInput, KeyError, ValueError):
         print(f"finetune: {path} is broken, beginning anew", flush=True)
@@ -82,6 +85,14 @@ def clear_state(work: Path) -> None:
     """Remove the state: the artifact holds the result only."""
     for name in (STATE, STATE + ".tmp"):
         (work / name).unlink(missing_ok=True)
+
+
+def _metadata(steps: int, updates: int, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return {"steps": str(steps), "updates": str(updates), "sha256": digest.hexdigest()}
 
 
 def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,8 +9,8 @@ from typing import Any
 from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.weights import SINGLE
-from artifacts.writing import write_file_atomically
-from stages.pretrain.rolling import OPTIMIZER, STATE, Rolling, State
+from artifacts.writing import sync_tree, write_file_atomically
+from stages.pretrain.rolling import CHECKPOINTS, OPTIMIZER, STATE, Rolling, State, whole_files
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -19,6 +19,10 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 TRAINER_STATE = "trainer_state.json"
+RANKS = ".ranks"
+"""The processes' logs of a parallel run, while it goes on."""
+GOES_ON = (CHECKPOINTS, RANKS, "logs")
+"""What of `work` is not the artifact's result, or is written all along."""
 
 
 def write_artifact(
@@ -40,6 +44,7 @@ def write_artifact(
     last, _ = rolling.latest()
     assert last is not None
     assert last.state.step == state.step == steps
+    _clear(work)
     config = shape.to_hf(
         dtype="float32", bos_id=corpus.bos_id, eos_id=corpus.eos_id, pad_id=corpus.pad_id
     )
@@ -54,13 +59,34 @@ def write_artifact(
     shutil.copyfile(last.directory / OPTIMIZER, training / OPTIMIZER)
     shutil.copyfile(last.directory / STATE, training / STATE)
     figures = headline(shape, corpus, state, validation_loss)
-    # Last, as the mark that all of the above is there: see `is_finished`.
+    # Last, as the mark that all of the above is there: see `is_finished`. Synced before it, or a
+    # power cut could leave the mark and half of what it stands for.
+    sync_tree(work)
     _write_json(work / TRAINER_STATE, {"format": 1, "step": state.step, "headline": figures})
 
 
 def is_finished(work: Path) -> bool:
     """Whether `write_artifact` has come to its end, in this process or in one killed since."""
-    return (work / TRAINER_STATE).is_file()
+    training = work / "training"
+    return (work / TRAINER_STATE).is_file() and whole_files(
+        training / STATE, {SINGLE: work / SINGLE, OPTIMIZER: training / OPTIMIZER}
+    )
+
+
+def leave_only_the_artifact(work: Path) -> None:
+    """Remove what only the run needed, also that of a run killed since it was finished."""
+    for name in (CHECKPOINTS, RANKS):
+        if (work / name).exists():
+            shutil.rmtree(work / name)
+
+
+def _clear(work: Path) -> None:
+    """Remove what a killed run had begun to write, under whatever temporary name."""
+    for path in work.iterdir():
+        if path.is_dir() and path.name not in GOES_ON:
+            shutil.rmtree(path)
+        elif not path.is_dir():
+            path.unlink()
 
 
 def headline(

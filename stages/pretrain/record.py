@@ -33,27 +33,35 @@ class Row:
     """Nats per token, where it was measured. Step 0 is the untrained model."""
 
 
+COLUMNS = tuple(field.name for field in fields(Row))
+
+
 class Recorder:
     """Writes rows as they come; a resumed run goes on after the rows it had."""
 
-    def __init__(self, logs: Path, resumed_at: int):
+    def __init__(self, logs: Path, resumed_at: int | None):
+        """Keep the rows up to step `resumed_at`; None is a run that begins."""
         self._logs = logs
         logs.mkdir(parents=True, exist_ok=True)
         self._csv_path = logs / "metrics.csv"
-        self.rows = [row for row in _read(self._csv_path) if row.step <= resumed_at]
+        # Cut, not written anew: a kill before the next flush would lose the rows of the past.
+        self.rows, whole = ([], 0) if resumed_at is None else _read(self._csv_path, resumed_at)
         for old in (logs / "tensorboard").glob("events.*"):
             old.unlink()
         self._events = EventFileWriter(str(logs / "tensorboard"))
-        self._file = self._csv_path.open("w", newline="", encoding="utf-8")
+        self._file = self._csv_path.open("a", newline="", encoding="utf-8")
+        self._file.truncate(whole)
         self._csv = csv.writer(self._file)
-        self._csv.writerow([field.name for field in fields(Row)])
+        if not whole:
+            self._csv.writerow(COLUMNS)
         for row in self.rows:
-            self._write(row)
+            self._show(row)
 
     def add(self, row: Row) -> None:
         """Append one row."""
         self.rows.append(row)
-        self._write(row)
+        self._csv.writerow(["" if value is None else value for value in astuple(row)])
+        self._show(row)
 
     def flush(self) -> None:
         """Put everything on disk; called before a checkpoint, whose rows must not be missing."""
@@ -67,8 +75,7 @@ class Recorder:
         if self.rows:
             draw(self.rows, self._logs / "loss.png")
 
-    def _write(self, row: Row) -> None:
-        self._csv.writerow(["" if value is None else value for value in astuple(row)])
+    def _show(self, row: Row) -> None:
         values = {"train/learning_rate": row.learning_rate, "train/loss": row.loss}
         values["train/gradient_norm"] = row.gradient_norm
         values["train/tokens_per_second"] = row.tokens_per_second
@@ -82,28 +89,41 @@ class Recorder:
         self._events.add_event(Event(wall_time=time.time(), step=row.step, summary=summary))
 
 
-def _read(path: Path) -> list[Row]:
-    """The rows of a CSV; a line that a kill cut short ends it."""
-    if not path.is_file():
-        return []
+def _read(path: Path, last: int) -> tuple[list[Row], int]:
+    """The rows up to step `last`, and the file's bytes up to there.
+
+    A line that a kill cut short ends the file.
+    """
     rows: list[Row] = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for entry in csv.DictReader(file):
-            try:
-                rows.append(
-                    Row(
-                        step=int(entry["step"]),
-                        loss=float(entry["loss"]),
-                        learning_rate=float(entry["learning_rate"]),
-                        gradient_norm=float(entry["gradient_norm"]),
-                        applied=int(entry["applied"]),
-                        tokens_per_second=float(entry["tokens_per_second"]),
-                        validation_loss=float(text) if (text := entry["validation_loss"]) else None,
-                    )
-                )
-            except (KeyError, TypeError, ValueError):
-                break
-    return rows
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    if not lines or lines[0].decode("utf-8", "replace").rstrip() != ",".join(COLUMNS):
+        return rows, 0
+    whole = len(lines[0])
+    for line in lines[1:]:
+        row = _row(line)
+        if row is None or row.step > last:
+            break
+        rows.append(row)
+        whole += len(line)
+    return rows, whole
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        entry = dict(zip(COLUMNS, line.decode().rstrip().split(","), strict=True))
+        whole = line.endswith(b"\n")
+        row = Row(
+            step=int(entry["step"]),
+            loss=float(entry["loss"]),
+            learning_rate=float(entry["learning_rate"]),
+            gradient_norm=float(entry["gradient_norm"]),
+            applied=int(entry["applied"]),
+            tokens_per_second=float(entry["tokens_per_second"]),
+            validation_loss=float(text) if (text := entry["validation_loss"]) else None,
+        )
+    except ValueError:
+        return None
+    return row if whole else None
 
 
 def draw(rows: list[Row], path: Path) -> None:

@@ -97,32 +97,20 @@ class Rolling:
         means: Mapping[str, np.ndarray],
         squares: Mapping[str, np.ndarray],
     ) -> Checkpoint:
-        """Write one, then remove those that are too many."""
+        """Write one, then remove those that are too many. A disk that is full keeps no half."""
         self.directory.mkdir(parents=True, exist_ok=True)
         final = self.directory / f"step-{state.step:08}"
         temporary = self.directory / f".{final.name}.{os.getpid()}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        _write(temporary / SINGLE, tensors)
-        moments = {MEAN + n: v for n, v in means.items()} | {
-            SQUARE + n: v for n, v in squares.items()
-        }
-        _write(temporary / OPTIMIZER, moments)
-        state = state.model_copy(
-            update={
-                "files": {
-                    name: FileCheck(
-                        size=(temporary / name).stat().st_size,
-                        sha256=sha256_file(temporary / name),
-                    )
-                    for name in (SINGLE, OPTIMIZER)
-                }
-            }
-        )
-        (temporary / STATE).write_text(state.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        if final.exists():  # a broken one that a resumed run has come to again
-            shutil.rmtree(final)
-        publish(temporary, final)
+        try:
+            state = _fill(temporary, state, tensors, means, squares)
+            if final.exists():  # a broken one that a resumed run has come to again
+                shutil.rmtree(final)
+            publish(temporary, final)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self._prune(state.step)
         return Checkpoint(final, state)
 
@@ -164,6 +152,27 @@ class Rolling:
         return sorted(found)
 
 
+def _fill(
+    directory: Path,
+    state: State,
+    tensors: Mapping[str, np.ndarray],
+    means: Mapping[str, np.ndarray],
+    squares: Mapping[str, np.ndarray],
+) -> State:
+    """Write a checkpoint's files; returns its state with their sizes and hashes."""
+    _write(directory / SINGLE, tensors)
+    moments = {MEAN + n: v for n, v in means.items()} | {SQUARE + n: v for n, v in squares.items()}
+    _write(directory / OPTIMIZER, moments)
+    files = {name: directory / name for name in (SINGLE, OPTIMIZER)}
+    checks = {
+        name: FileCheck(size=path.stat().st_size, sha256=sha256_file(path))
+        for name, path in files.items()
+    }
+    state = state.model_copy(update={"files": checks})
+    (directory / STATE).write_text(state.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return state
+
+
 def _is_ours(names: set[str]) -> bool:
     return bool(names) and names <= {SINGLE, OPTIMIZER, STATE}
 
@@ -181,15 +190,31 @@ def _verified(path: Path) -> Checkpoint:
         raise _NotWhole(f"{STATE} is damaged") from None
     if path.name != f"step-{state.step:08}" or set(state.files) != {SINGLE, OPTIMIZER}:
         raise _NotWhole(f"{STATE} is of another checkpoint")
+    _compare(state, {name: path / name for name in state.files})
+    return Checkpoint(path, state)
+
+
+def _compare(state: State, files: Mapping[str, Path]) -> None:
     for name, check in state.files.items():
-        file = path / name
+        file = files[name]
         if not file.is_file():
             raise _NotWhole(f"{name} is missing")
         if file.stat().st_size != check.size:
             raise _NotWhole(f"{name} has {file.stat().st_size} bytes instead of {check.size}")
         if sha256_file(file) != check.sha256:
             raise _NotWhole(f"{name} has changed")
-    return Checkpoint(path, state)
+
+
+def whole_files(state_file: Path, files: Mapping[str, Path]) -> bool:
+    """Whether `files`, by their names in a checkpoint, are what its `state.json` says."""
+    try:
+        state = read_state(state_file)
+        if state.files.keys() != files.keys():
+            return False
+        _compare(state, files)
+    except (OSError, ValueError, _NotWhole):
+        return False
+    return True
 
 
 def _write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

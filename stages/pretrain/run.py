@@ -12,7 +12,7 @@ from artifacts.hf_model import read_model
 from artifacts.tokenizer_files import PROBE, TOKENIZER, load_tokenizer
 from stages.engine import parallel
 from stages.pretrain.config import PretrainConfig
-from stages.pretrain.finish import is_finished, read_headline
+from stages.pretrain.finish import RANKS, is_finished, leave_only_the_artifact, read_headline
 from stages.pretrain.rolling import CHECKPOINTS, Rolling
 from stages.spec import Job
 
@@ -25,7 +25,7 @@ def run(job: Job) -> dict[str, Any]:
     _check_initial(corpus, config, job.inputs.get("initial"))
     if not is_finished(job.work):
         _train(job, config)
-    shutil.rmtree(job.work / CHECKPOINTS, ignore_errors=True)
+    leave_only_the_artifact(job.work)
     return read_headline(job.work)
 
 
@@ -99,7 +99,7 @@ def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
             "initial": str(job.inputs["initial"]) if "initial" in job.inputs else None,
         }
     )
-    scratch: Path = job.work / ".ranks"
+    scratch: Path = job.work / RANKS
     shutil.rmtree(scratch, ignore_errors=True)
     parallel.launch(
         [sys.executable, "-m", "stages.pretrain.worker", text],
@@ -107,4 +107,3 @@ def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
         scratch,
         config.parallel.timeout_seconds,
     )
-    shutil.rmtree(scratch)

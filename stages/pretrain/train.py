@@ -92,7 +92,7 @@ class Run:
         self._compiling = True
         self._saved_step = self.state.step if resume_from else -1
         if self.writes:
-            self.recorder = Recorder(work / "logs", self.state.step)
+            self.recorder = Recorder(work / "logs", self.state.step if resume_from else None)
             self.progress = Progress("pretrain", config.steps, "steps", every_seconds=2.0)
 
     def to_the_end(

@@ -219,6 +219,27 @@ def test_a_killed_evaluation_goes_on_and_ends_the_same(directory: Path, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("damage", ["another digit", "no hash", "no end", "zeros"])
+def test_a_kept_line_that_is_not_what_was_written_ends_what_is_kept(
+    tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / FILE
+    kept = Kept(path)
+    for key in ("a", "b", "c"):
+        kept.put(key, [[-1.25, True]])
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    second = {
+        "another digit": second.replace(b"-1.25", b"-1.35"),
+        "no hash": b'{"key": "b", "result": [[-1.25, true]]}\n',
+        "no end": second[:-1],
+        "zeros": b"\0" * len(second) + b"\n",
+    }[damage]
+    path.write_bytes(first + second + third)
+    again = Kept(path)
+    assert (len(again), again.get("a"), again.get("b")) == (1, [[-1.25, True]], None)
+    assert path.read_bytes() == first
+
+
 def test_generated_texts_are_kept_too(directory: Path, tmp_path: Path) -> None:
     asked = [
         Instance("generate_until", {}, (f"Number {k}", {"until": ["\n"]}), 0, ("t", k, 1))

@@ -56,7 +56,7 @@ def test_a_write_that_was_cut_leaves_the_state_before(tmp_path: Path) -> None:
     assert back.steps == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "emptied", "no metadata"])
+@pytest.mark.parametrize("damage", ["cut", "emptied", "no metadata", "one bit"])
 def test_a_broken_state_means_beginning_anew(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +67,7 @@ def test_a_broken_state_means_beginning_anew(
         {
             "cut": data[:-10],
             "emptied": b"",
+            "one bit": data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
             "no metadata": data.replace(b'"steps"', b'"staps"'),
         }[damage]
     )

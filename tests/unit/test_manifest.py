@@ -174,3 +174,32 @@ def test_artifacts_are_found_by_the_beginning_of_their_names(tmp_path: Path) -> 
     for reference in ("", "abc", "nothing"):
         with pytest.raises(BadInput):
             find_artifact(tmp_path, reference)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("headline", {"loss": 0.1}), ("seeds", {"seed": 8}), ("started", "then")]
+)
+def test_what_no_file_holds_is_sealed(tmp_path: Path, field: str, value: object) -> None:
+    path = make_artifact(tmp_path, {"x.bin": b"same"})
+    record = json.loads((path / MANIFEST).read_text())
+    record[field] = value
+    (path / MANIFEST).write_text(json.dumps(record))
+    (problem,) = problems_with_files(path, read_manifest(path))
+    assert problem == f"{path / MANIFEST}: has changed, its seal is not that of its content"
+    del record["seal"]  # as manifests were before there was a seal
+    (path / MANIFEST).write_text(json.dumps(record))
+    assert problems_with_files(path, read_manifest(path)) == []
+
+
+def test_one_broken_manifest_hides_no_other_artifact(tmp_path: Path) -> None:
+    one, two = (make_artifact(tmp_path, {name: b"1"}) for name in ("x", "y"))
+    (two / MANIFEST).write_text("{")
+    problems: list[str] = []
+    assert [path for path, _ in list_artifacts(tmp_path, problems)] == [one]
+    assert len(problems) == 1
+    assert find_artifact(tmp_path, one.name[:8]) == one
+    with pytest.raises(BadInput, match=r"(?s)is neither.*manifest\.json: is no JSON"):
+        find_artifact(tmp_path, two.name[:8])
+    (two / MANIFEST).unlink()
+    with pytest.raises(BadInput, match=r"is no artifact, it has no manifest\.json"):
+        find_artifact(tmp_path, str(two))

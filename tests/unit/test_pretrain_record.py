@@ -12,7 +12,7 @@ def row(step: int, validation: float | None = None) -> Row:
 
 
 def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
-    first = Recorder(tmp_path, resumed_at=0)
+    first = Recorder(tmp_path, resumed_at=None)
     for step in range(1, 8):
         first.add(row(step, 0.5 if step == 4 else None))
     first.flush()
@@ -33,8 +33,32 @@ def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
 
 
 def test_numbers_pass_through_the_file_unchanged(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, resumed_at=0)
+    recorder = Recorder(tmp_path, resumed_at=None)
     exact = Row(1, 1 / 3, 2e-5 / 7, float("inf"), 0, 12.5, None)
     recorder.add(exact)
     recorder.flush()
     assert Recorder(tmp_path, resumed_at=1).rows == [exact]
+
+
+def steps(folder: Path) -> list[str]:
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    return [line.split(",")[0] for line in lines[1:]]
+
+
+def test_killed_right_after_resuming_the_past_is_still_there(tmp_path: Path) -> None:
+    first = Recorder(tmp_path, resumed_at=None)
+    for step in range(1, 6):
+        first.add(row(step))
+    first.flush()
+    Recorder(tmp_path, resumed_at=5)  # and killed before it has flushed anything
+    assert steps(tmp_path) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_run_that_begins_anew_has_no_row_of_the_one_before(tmp_path: Path) -> None:
+    before = Recorder(tmp_path, resumed_at=None)
+    before.add(Row(0, 5.0, 0.0, 0.0, 1, 0.0, 5.0))
+    before.flush()  # killed before its first checkpoint
+    again = Recorder(tmp_path, resumed_at=None)
+    again.add(Row(0, 5.0, 0.0, 0.0, 1, 0.0, 5.0))
+    again.flush()
+    assert steps(tmp_path) == ["0"]

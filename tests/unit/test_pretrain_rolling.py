@@ -140,6 +140,5 @@ def test_a_failed_write_leaves_the_previous_one(
     assert latest is not None
     assert latest.state.step == 1
     assert complaints == []
-    assert list(tmp_path.glob(".step-*.tmp"))
-    rolling.clean(latest)
+    # What is half takes no room on a disk that is full.
     assert not list(tmp_path.glob(".step-*.tmp"))
