@@ -157,7 +157,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (COMPLETIONS, b"{", 400, "body: is no JSON"),
     (COMPLETIONS, b'"\xff"', 400, "not UTF-8"),
     (COMPLETIONS, b'"\\ud800"', 400, "half a character"),
-    (COMPLETIONS, b"[" * 4000, 400, "nested too deeply"),
+    (COMPLETIONS, b"[" * 20_000, 400, "nested too deeply"),
     (COMPLETIONS, b"[1]", 400, "body: must hold an object, not a list"),
     (COMPLETIONS, b"null", 400, "body: must hold an object, not null"),
     (COMPLETIONS, GOOD | {"prompt": "x" * 6000}, 413, "body: is longer than 5000 bytes"),
