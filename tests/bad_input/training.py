@@ -292,4 +292,51 @@ FINETUNE = [
 ]
 
 
-CASES: list[Case] = [*CORPUS, *PRETRAIN, *FINETUNE]
+KINDS = [
+    at(
+        "finetune",
+        "an adapter's settings where all weights are trained",
+        "lora: is set, but method is 'full'; leave one of them out",
+        config({"method": "full", "lora": {"rank": 4}}),
+    ),
+    at(
+        "finetune",
+        "the last layers without their number",
+        "last_layers: goes with method last_layers, and only with it",
+        config({"method": "last_layers"}),
+    ),
+    at(
+        "finetune",
+        "a method that makes a model, in the stage that makes adapters",
+        "finetune.method: is 'full'; stage finetune-full makes models",
+        config({"method": "full"}),
+    ),
+    at(
+        "finetune",
+        "a batch that does not divide over the processes",
+        "batch.global_size 16 does not divide over parallel.data 3 processes",
+        config({"parallel": {"data": 3}}),
+    ),
+    at(
+        "finetune",
+        "targets that the base has not",
+        "finetune.lora.targets: is '.*experts.*'; the base has no such linear",
+        config({"lora": {"targets": ".*experts.*"}}),
+    ),
+    at(
+        "finetune",
+        "targets by an expression that could run for ever",
+        "is a repetition of a repetition or of alternatives; a regular expression, or a list",
+        config({"lora": {"targets": "(.*)*q_proj"}}),
+    ),
+    at(
+        "finetune",
+        "sharegpt with an unknown speaker",
+        "sft.jsonl:1: conversations[0].from is 'robot', not system or user or assistant or human",
+        config({"data": {"files": ["sft.jsonl"], "format": "sharegpt"}, "template": "chatml"}),
+        file("sft.jsonl", '{"conversations": [{"from": "robot", "value": "x"}]}\n'),
+    ),
+]
+
+
+CASES: list[Case] = [*CORPUS, *PRETRAIN, *FINETUNE, *KINDS]
