@@ -41,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 
 def client_of(served: Served, engine: Engine, meters: Meters) -> TestClient:
-    limits = Limits(body_bytes=5000, max_tokens=150)
+    limits = Limits(body_bytes=30_000, max_tokens=150)
     server = Server(served, engine, "tiny", [], named("default"), limits, meters)
     return TestClient(server.app(), raise_server_exceptions=False)
 
@@ -157,10 +157,10 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (COMPLETIONS, b"{", 400, "body: is no JSON"),
     (COMPLETIONS, b'"\xff"', 400, "not UTF-8"),
     (COMPLETIONS, b'"\\ud800"', 400, "half a character"),
-    (COMPLETIONS, b"[" * 20_000, 400, "nested too deeply"),
+    (COMPLETIONS, b"[" * 25_000, 400, "nested too deeply"),
     (COMPLETIONS, b"[1]", 400, "body: must hold an object, not a list"),
     (COMPLETIONS, b"null", 400, "body: must hold an object, not null"),
-    (COMPLETIONS, GOOD | {"prompt": "x" * 6000}, 413, "body: is longer than 5000 bytes"),
+    (COMPLETIONS, GOOD | {"prompt": "x" * 40_000}, 413, "body: is longer than 30000 bytes"),
     (COMPLETIONS, without("model"), 400, "model: is required and missing"),
     (COMPLETIONS, without("prompt"), 400, "prompt: is required and missing"),
     (COMPLETIONS, GOOD | {"model": 3}, 400, "model: is 3"),
