@@ -16,9 +16,6 @@ LINE = re.compile(r"^(\S+) +[a-z-]+ +[0-9a-f]{16} +(/\S+)$", re.MULTILINE)
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """The finished lifecycle."""
     store = tmp_path_factory.mktemp("undisturbed") / "store"
-    import os
-
-    if dev:
     said = Place(store, {}).run(None)
     found = {step: str(Path(path).relative_to(store)) for step, path in LINE.findall(said)}
     assert tuple(found) == STEPS, said
