@@ -23,7 +23,7 @@ class Fault:
 
     def row(self) -> str:
         """The row in Markdown."""
-        saw = f"`{self.saw}`" if self.saw else "nothing: all of it was killed"
+        saw = f"`{self.saw}`" if self.saw else "nothing: it was killed"
         went_on = f"`{self.went_on}`" if self.went_on else "—"
         cells = (self.injected, saw, self.lost, went_on)
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

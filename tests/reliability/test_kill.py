@@ -70,7 +70,7 @@ KILLS = [
         "report.json",
         "the process while it writes the report of an evaluation",
         lost="nothing: the answers are there",
-        went_on="evaluate: going on after 48 finished batches",
+        went_on="evaluate: going on after",
     ),
     stage(
         "finetune",
