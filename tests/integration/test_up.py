@@ -1,5 +1,6 @@
 """`mindcycle up` for real: deployments run, a cancelled run ends whole, a kill leaves nothing."""
 
+import contextlib
 import json
 import os
 import signal
@@ -43,6 +44,17 @@ class Server:
             assert time.monotonic() < deadline, f"still {name}"
             time.sleep(0.3)
         return name
+
+
+def addresses(process):
+    """Where a process and everything below it listens: the system's own list of sockets."""
+    top = psutil.Process(process.pid)
+    found = set()
+    for one in (top, *top.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            sockets = one.net_connections("inet")
+            found |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
+    return found
 
 
 def wait_for(condition, seconds):
@@ -93,6 +105,7 @@ def test_a_schedule_is_off_at_first_and_as_it_was_left_after_a_restart(home):
 def test_up(home, tmp_path):
     process, server = start_up(home)
     store = str(tmp_path / "store")
+    assert addresses(process) == {"127.0.0.1"}
 
     deployments = server.call("/deployments/filter", {})
     assert len(deployments) == 10
@@ -104,6 +117,13 @@ def test_up(home, tmp_path):
     second = mindcycle("up", "--port", free_port(), PREFECT_HOME=str(home))
     assert second.returncode == 2
     assert "already up" in second.stderr
+    taken = server.url.split(":")[2].partition("/")[0]
+    third = mindcycle("up", "--port", taken, PREFECT_HOME=str(tmp_path / "other"))
+    assert third.returncode == 2
+    assert third.stderr == (
+        f"port {taken} on 127.0.0.1: Address already in use; "
+        "stop what listens there, or choose another with --port\n"
+    )
 
     # A relative config: the worker was started in the clone.
     run = server.start("corpus/default", config="configs/tiny.yaml", store=store)
