@@ -50,8 +50,9 @@ def test_killed_right_after_resuming_the_past_is_still_there(tmp_path: Path) -> 
     for step in range(1, 6):
         first.add(row(step))
     first.flush()
-    Recorder(tmp_path, resumed_at=5)  # and killed before it has flushed anything
+    again = Recorder(tmp_path, resumed_at=5)  # and killed before it has flushed anything
     assert steps(tmp_path) == ["1", "2", "3", "4", "5"]
+    again.close()
 
 
 def test_a_run_that_begins_anew_has_no_row_of_the_one_before(tmp_path: Path) -> None:
