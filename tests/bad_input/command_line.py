@@ -358,7 +358,7 @@ COMMANDS = [
     typed(
         "command line",
         "a directory that is no artifact",
-        "mmlu: is neither an artifact's directory nor the beginning of",
+        "mmlu: is no artifact, it has no manifest.json",
         "verify mmlu",
     ),
     typed(
