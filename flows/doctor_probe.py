@@ -78,7 +78,9 @@ def member() -> None:
     mint.distributed.all_reduce(number, group="mccl_world_group")
     if number.asnumpy().tolist() != [3.0]:
         sys.exit(f"1 + 2 over two processes gave {number.asnumpy()}")
-    print(f"rank {get_rank()} has the sum", flush=True)
+    # One write with its newline: unbuffered, print makes two, and two ranks share a line.
+    sys.stdout.write(f"rank {get_rank()} has the sum\n")
+    sys.stdout.flush()
     # MindSpore's worker threads can hang an ordinary interpreter exit.
     os._exit(0)
 

@@ -63,7 +63,9 @@ def compare(names: Sequence[str], reports: Sequence[Scores]) -> list[Compared]:
             found += task_differences(task, first.report, other.report, *items, name)
         problems += [
             f"{name}: is not comparable with {names[0]}: "
-            + text.replace("candidate", names[0])
+            + text.replace("the candidate's", f"{names[0]}'s")
+            .replace(f"the {name}'s", f"{name}'s")
+            .replace("candidate", names[0])
             + "; score both alike"
             for text in found
         ]
