@@ -56,6 +56,8 @@ def give_approval(
     """Write the answer down. Raises BadInput if there is one already, or nothing to approve."""
     if decision.kind != "decision":
         raise BadInput(f"is of kind {decision.kind}; the gate's decision would be right")
+    if decision.config.get("approval") is not True:
+        raise BadInput("asks for no person's approval: gate.approval was not set when it was made")
     if decision.headline.get("outcome") != "approved":
         raise BadInput("the gate rejected this model; a person cannot approve it")
     if not why.strip():

@@ -76,10 +76,23 @@ class _Request(BaseModel):
         )
 
 
+def _one_prompt(value: Any) -> Any:
+    """A list of one prompt is that prompt; OpenAI's clients often send one."""
+    if not isinstance(value, list):
+        return value
+    if not value:
+        raise ValueError("is empty; a text, or a list of token ids, would be right")
+    if any(isinstance(one, str | list) for one in value):
+        if len(value) > 1:
+            raise ValueError(f"holds {len(value)} prompts; one a request is answered")
+        return value[0]
+    return value
+
+
 class CompletionRequest(_Request):
     """`POST /v1/completions`."""
 
-    prompt: str | Annotated[list[int], Field(min_length=1)]
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
     logprobs: None = None

@@ -110,10 +110,10 @@ def test_a_channel_serves_as_the_gates_baseline(tmp_path: Path) -> None:
     assert given == {"baseline": tmp_path / "eval-report" / ("5" * 16)}
 
 
-def decision(store: Path, outcome: str = "approved") -> Path:
+def decision(store: Path, outcome: str = "approved", approval: bool = True) -> Path:
     path = as_artifact(store, "decision", lambda d: (d / "decision.json").write_text(outcome))
-    manifest = read_manifest(path)
-    write_manifest(path, manifest.model_copy(update={"headline": {"outcome": outcome}}))
+    made = {"headline": {"outcome": outcome}, "config": {"approval": approval}}
+    write_manifest(path, read_manifest(path).model_copy(update=made))
     return path
 
 
@@ -134,6 +134,13 @@ def test_an_approval_is_given_once_and_bound_to_its_decision(tmp_path: Path) -> 
 def test_a_rejection_cannot_be_approved(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the gate rejected this model"):
         give_approval(tmp_path, read_manifest(decision(tmp_path, "rejected")), True, "please")
+
+
+def test_a_decision_that_waits_for_nobody_is_not_approved(tmp_path: Path) -> None:
+    manifest = read_manifest(decision(tmp_path, approval=False))
+    with pytest.raises(BadInput, match="asks for no person's approval"):
+        give_approval(tmp_path, manifest, True, "looked at it")
+    assert approval_of(tmp_path, manifest) is None
 
 
 def test_reports_are_compared_item_by_item(

@@ -79,10 +79,9 @@ def test_a_completion(served: Served, client: TestClient) -> None:
     ]
     assert found["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
     ids = served.encode("hello").tolist()
-    assert (
-        client.post(COMPLETIONS, json=GOOD | {"prompt": ids}).json()["choices"]
-        == (found["choices"])
-    )
+    for prompt in (ids, ["hello"], [ids]):
+        again = client.post(COMPLETIONS, json=GOOD | {"prompt": prompt}).json()
+        assert again["choices"] == found["choices"], prompt
 
 
 def test_a_chat(served: Served, client: TestClient) -> None:
@@ -167,7 +166,9 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (COMPLETIONS, GOOD | {"model": "gpt"}, 404, "model: gpt is not served; there is tiny"),
     (COMPLETIONS, GOOD | {"model": "../tiny"}, 404, "is not served"),
     (COMPLETIONS, GOOD | {"prompt": ""}, 400, "prompt: has no token"),
-    (COMPLETIONS, GOOD | {"prompt": []}, 400, "prompt: "),
+    (COMPLETIONS, GOOD | {"prompt": []}, 400, "prompt: is empty; a text"),
+    (COMPLETIONS, GOOD | {"prompt": ["x", "y"]}, 400, "prompt: holds 2 prompts; one a request"),
+    (COMPLETIONS, GOOD | {"prompt": [["x"]]}, 400, "prompt.0: is 'x'"),
     (COMPLETIONS, GOOD | {"prompt": [1, -2]}, 400, "token -2 does not exist"),
     (COMPLETIONS, GOOD | {"prompt": [260]}, 400, "the vocabulary ends at 259"),
     (COMPLETIONS, GOOD | {"prompt": [1.5]}, 400, "prompt.0: is 1.5"),
