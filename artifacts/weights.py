@@ -2,6 +2,7 @@
 
 import json
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,13 @@ class SafetensorsFile:
             return np.empty(shape, dtype)
         return np.memmap(self.path, dtype, "r", self._begin + begin, shape)
 
+    def fill(self, name: str, index: tuple[slice, ...], value: np.ndarray) -> None:
+        """Write a part of one tensor in place. Several processes may fill one file."""
+        dtype, shape, begin = self._entries[name]
+        held = np.memmap(self.path, dtype, "r+", self._begin + begin, shape)
+        held[index] = value
+        held.flush()
+
 
 class Weights(Mapping[str, np.ndarray]):
     """All tensors of a directory by name, whatever file each is in; read on access as float32."""
@@ -222,6 +230,38 @@ def write_safetensors(
     tensor is not as announced.
     """
     tensors = list(tensors)
+    text, _ = _header(tensors, metadata)
+    with path.open("wb") as file:
+        file.write(text)
+        for (name, shape, dtype), array in zip(tensors, data, strict=True):
+            if array.shape != tuple(shape) or (cast is None and array.dtype != dtype):
+                raise ValueError(f"{name}: {array.dtype}{array.shape} is not {dtype}{shape}")
+            for piece in pieces(array):
+                piece = piece if cast is None else cast(name, piece, dtype)
+                file.write(piece.view(np.uint8).data)
+
+
+def lay_out_safetensors(
+    path: Path,
+    tensors: Iterable[tuple[str, tuple[int, ...], np.dtype[Any]]],
+    metadata: Mapping[str, str],
+) -> None:
+    """The same file with its room taken and its tensors still 0, for `SafetensorsFile.fill`.
+
+    Raises OSError if the disk has not the room, rather than when it is written to.
+    """
+    text, size = _header(list(tensors), metadata)
+    with path.open("wb") as file:
+        file.write(text)
+        file.flush()
+        if size:
+            os.posix_fallocate(file.fileno(), len(text), size)
+
+
+def _header(
+    tensors: list[tuple[str, tuple[int, ...], np.dtype[Any]]], metadata: Mapping[str, str]
+) -> tuple[bytes, int]:
+    """What stands before the data, and the data's size in bytes."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
     for name, shape, dtype in tensors:
@@ -234,14 +274,7 @@ def write_safetensors(
         offset += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for (name, shape, dtype), array in zip(tensors, data, strict=True):
-            if array.shape != tuple(shape) or (cast is None and array.dtype != dtype):
-                raise ValueError(f"{name}: {array.dtype}{array.shape} is not {dtype}{shape}")
-            for piece in pieces(array):
-                piece = piece if cast is None else cast(name, piece, dtype)
-                file.write(piece.view(np.uint8).data)
+    return len(text).to_bytes(8, "little") + text, offset
 
 
 def write_model(

@@ -5,7 +5,7 @@ Exit codes: 0 done, 1 failed while working, 2 bad input (nothing was done), 3 re
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -122,6 +122,30 @@ def check(config: Config, overrides: Overrides = None) -> None:
     work = load_work(config, overrides or [])
     check_sources(work)
     print(f"{config}: is fine; {len(work.steps)} steps into {work.store}")
+
+
+@app.command()
+def plan(
+    config: Config,
+    overrides: Overrides = None,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of one device, such as 64GiB.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices to propose a layout for.")
+    ] = None,
+    precision: Annotated[
+        Literal["fp32", "fp16", "bf16"], typer.Option(help="Number format to count with.")
+    ] = "fp32",
+    reference_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens a step that the learning rate was found at."),
+    ] = None,
+) -> None:
+    """Say what a pretraining takes: memory, communication, arithmetic; and propose a layout."""
+    from flows.planning import print_plan
+
+    print_plan(config, overrides or [], device_memory, devices, precision, reference_tokens)
 
 
 @app.command()

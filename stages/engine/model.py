@@ -25,6 +25,7 @@ from stages.engine.cells import (
     SplitHeads,
     SwiGLU,
 )
+from stages.engine.collectives import CopyTo, ReduceFrom, Slice, SplitGather, SplitRowLoss
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven linears of a layer, by their Hugging Face names."""
@@ -61,6 +62,26 @@ class Lora:
         }
 
 
+@dataclass(frozen=True)
+class Part:
+    """What of a model a decoder is, when several processes hold it together."""
+
+    first: bool = True
+    """Tokens enter here."""
+    last: bool = True
+    """The norm and the head are here."""
+    vocabulary: Slice | None = None
+    """Set if every matrix is divided among tensor processes: this one's slice."""
+
+    @property
+    def group(self) -> str | None:
+        """The tensor processes, by the name of their group."""
+        return None if self.vocabulary is None else self.vocabulary.group
+
+
+WHOLE = Part()
+
+
 def _empty(*shape: int) -> Parameter:
     return Parameter(Tensor(np.zeros(shape, np.float32)))
 
@@ -69,15 +90,19 @@ class Linear(nn.Cell):
     """x_NI -> x W^T (+ bias) of width `out`.
 
     The weight lies [in, out] when in <= out, else [out, in], so that the gradient's product
-    transposes the narrow side.
+    transposes the narrow side. With a group, its processes hold slices of the input's features, and
+    their products are summed before the bias.
     """
 
-    def __init__(self, width_in: int, width_out: int, bias: bool = False):
+    def __init__(self, width_in: int, width_out: int, bias: bool = False, group: str | None = None):
         super().__init__()
         self.transposed = width_in <= width_out
         shape = (width_in, width_out) if self.transposed else (width_out, width_in)
         self.weight = _empty(*shape)
         self.product = ops.MatMul(transpose_b=not self.transposed)
+        self.is_part = group is not None
+        if group is not None:
+            self.reduce = ReduceFrom(group)
         self.has_bias = bias
         if bias:
             self.bias = _empty(width_out)
@@ -85,6 +110,8 @@ class Linear(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.product(x, self.weight)
+        if self.is_part:
+            y = self.reduce(y)
         if self.has_bias:
             y = self.add_bias(y, self.bias)
         return y
@@ -128,9 +155,14 @@ class RMSNorm(nn.Cell):
 
 
 class HeadNorm(nn.Cell):
-    """Qwen3's norm per head before the rotation, on queries and keys at once: [N, (H+K)*E]."""
+    """Qwen3's norm per head before the rotation, on queries and keys at once: [N, (H+K)*E].
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, eps: float):
+    With a group, its processes hold different heads; the weights' gradients are summed over them.
+    """
+
+    def __init__(
+        self, heads: int, kv_heads: int, head_dim: int, eps: float, group: str | None = None
+    ):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.q_weight = _empty(head_dim)
@@ -138,11 +170,17 @@ class HeadNorm(nn.Cell):
         self.normalize = Normalize(eps)
         self.scale = ColumnScale()
         self.concat = ops.Concat(axis=0)
+        self.is_part = group is not None
+        if group is not None:
+            self.enter = CopyTo(group)
 
     def construct(self, qk: Tensor) -> Tensor:
         rows, width = qk.shape
-        q_rows = ops.tile(self.q_weight, (self.heads,))
-        k_rows = ops.tile(self.k_weight, (self.kv_heads,))
+        q_weight, k_weight = self.q_weight, self.k_weight
+        if self.is_part:
+            q_weight, k_weight = self.enter(q_weight), self.enter(k_weight)
+        q_rows = ops.tile(q_weight, (self.heads,))
+        k_rows = ops.tile(k_weight, (self.kv_heads,))
         heads = ops.reshape(qk, (rows, self.heads + self.kv_heads, self.head_dim))
         flat = ops.reshape(self.normalize(heads)[0], (rows, width))
         return self.scale(flat, self.concat((q_rows, k_rows)))
@@ -151,9 +189,20 @@ class HeadNorm(nn.Cell):
 class Layer(nn.Cell):
     """One decoder layer: attention and SwiGLU, each behind a norm and added to the stream."""
 
-    def __init__(self, shape: Architecture, lora: Mapping[str, tuple[int, float]]):
-        """`lora` maps names of this layer's linears to (rank, scaling) of their pairs."""
+    def __init__(
+        self,
+        shape: Architecture,
+        lora: Mapping[str, tuple[int, float]],
+        group: str | None = None,
+    ):
+        """`lora` maps names of this layer's linears to (rank, scaling) of their pairs.
+
+        With a group, `shape` is what one of its processes holds; the stream is the same in all.
+        """
         super().__init__()
+        self.is_part = group is not None
+        if group is not None:
+            self.enter = CopyTo(group)
         hidden, inner, dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
         q_width, kv_width = shape.heads * dim, shape.kv_heads * dim
         self.attention_norm = RMSNorm(hidden, shape.rms_norm_eps)
@@ -161,15 +210,15 @@ class Layer(nn.Cell):
         self.split_heads = SplitHeads(shape.heads, shape.kv_heads, dim)
         self.has_head_norm = shape.qk_norm
         if shape.qk_norm:
-            self.head_norm = HeadNorm(shape.heads, shape.kv_heads, dim, shape.rms_norm_eps)
+            self.head_norm = HeadNorm(shape.heads, shape.kv_heads, dim, shape.rms_norm_eps, group)
         self.rotate = Rotate()
         self.attention = Attention(shape.heads, shape.kv_heads, dim)
-        self.o = Linear(q_width, hidden, bias=shape.attention_bias)
+        self.o = Linear(q_width, hidden, bias=shape.attention_bias, group=group)
         self.mlp_norm = RMSNorm(hidden, shape.rms_norm_eps)
         self.gate = Linear(hidden, inner, bias=shape.mlp_bias)
         self.up = Linear(hidden, inner, bias=shape.mlp_bias)
         self.swiglu = SwiGLU()
-        self.down = Linear(inner, hidden, bias=shape.mlp_bias)
+        self.down = Linear(inner, hidden, bias=shape.mlp_bias, group=group)
 
         targets = tuple(name for name in PROJECTIONS if name in lora)
         widths = {
@@ -201,6 +250,8 @@ class Layer(nn.Cell):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor) -> Any:
         """Rotated queries and keys [N, (H+K)*E] and values [N, K*E]: what attention takes."""
         y = self.attention_norm(x)
+        if self.is_part:
+            y = self.enter(y)
         qkv = self.qkv(y)
         if self.adapts_qkv:
             qkv = qkv + self.concat((self.q_proj(y), self.k_proj(y), self.v_proj(y)))
@@ -217,6 +268,8 @@ class Layer(nn.Cell):
         x = x + z
 
         y = self.mlp_norm(x)
+        if self.is_part:
+            y = self.enter(y)
         gate, up = self.gate(y), self.up(y)
         if self.adapts_gate:
             gate = gate + self.gate_proj(y)
@@ -230,36 +283,68 @@ class Layer(nn.Cell):
 
 
 class Decoder(nn.Cell):
-    """Token ids to logits, or to the loss of each row."""
+    """Token ids to logits, or to the loss of each row.
 
-    def __init__(self, shape: Architecture, lora: Lora | None = None):
+    As a part, `shape` is what this process builds of the model; `embed`, `through` and `end` are
+    what there is to call.
+    """
+
+    def __init__(self, shape: Architecture, lora: Lora | None = None, part: Part = WHOLE):
         super().__init__()
-        self.embedding = _empty(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.CellList(
-            [Layer(shape, lora.in_layer(i) if lora else {}) for i in range(shape.layers)]
-        )
-        self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.tied_head = shape.tied_head
-        if not shape.tied_head:
-            self.head = _empty(shape.vocab_size, shape.hidden_size)
+        if part.first or (part.last and shape.tied_head):
+            self.embedding = _empty(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.CellList(
+            [
+                Layer(shape, lora.in_layer(i) if lora else {}, part.group)
+                for i in range(shape.layers)
+            ]
+        )
+        if part.last:
+            self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+            if not shape.tied_head:
+                self.head = _empty(shape.vocab_size, shape.hidden_size)
         self.kv_heads, self.group = shape.kv_heads, shape.heads // shape.kv_heads
         self.rotated = shape.heads + shape.kv_heads
         self.half_turn_EE = Tensor(half_turn(shape.head_dim))
-        self.gather = ops.Gather()
         self.logits = ops.MatMul(transpose_b=True)
-        self.row_loss = RowLoss()
+        if part.vocabulary is None:
+            self.gather, self.row_loss = ops.Gather(), RowLoss()
+        else:
+            self.gather, self.row_loss = (
+                SplitGather(part.vocabulary),
+                SplitRowLoss(part.vocabulary),
+            )
 
-    def hidden(self, ids_BT: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
-        """The normed residual stream [N, D]; see `rotation` and `causal_bias` for the inputs."""
-        x = self.gather(self.embedding, ops.reshape(ids_BT, (-1,)), 0)
+    def recompute_layers(self) -> None:
+        """Keep only each layer's input for the way back, and compute the layer again there."""
+        for layer in self.layers:
+            layer.recompute()
+
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        """The stream [N, D] before the first layer."""
+        return self.gather(self.embedding, ops.reshape(ids_BT, (-1,)), 0)
+
+    def through(self, x: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
+        """The stream [N, D] after the layers; see `rotation` and `causal_bias` for the inputs."""
         # Repeated once for all layers, since broadcasting in each would cost more.
         cos, sin = ops.tile(cos_NE, (1, self.rotated)), ops.tile(sin_NE, (1, self.rotated))
-        repeats = (ids_BT.shape[0] // bias.shape[0], self.kv_heads, self.group, 1, 1)
+        sequences = x.shape[0] // bias.shape[-1]
+        repeats = (sequences // bias.shape[0], self.kv_heads, self.group, 1, 1)
         if repeats[0] * repeats[1] * repeats[2] * bias.size <= LARGEST_REPEATED_BIAS:
             bias = ops.tile(bias, repeats)
         for layer in self.layers:
             x = layer(x, cos, sin, self.half_turn_EE, bias)
-        return self.norm(x)
+        return x
+
+    def end(self, x: Tensor, labels_BT: Tensor) -> Tensor:
+        """Cross-entropy of each row [N] in nats; zero where the label is negative."""
+        x = self.norm(x)
+        return self.row_loss(x, self.head_weight(), ops.reshape(labels_BT, (-1,)))[0]
+
+    def hidden(self, ids_BT: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
+        """The normed residual stream [N, D]."""
+        return self.norm(self.through(self.embed(ids_BT), cos_NE, sin_NE, bias))
 
     def head_weight(self) -> Tensor:
         """The output head [V, D]."""
@@ -272,8 +357,7 @@ class Decoder(nn.Cell):
         self, ids_BT: Tensor, labels_BT: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor
     ) -> Tensor:
         """Cross-entropy of each row [N] in nats; zero where the label is negative."""
-        x = self.hidden(ids_BT, cos_NE, sin_NE, bias)
-        return self.row_loss(x, self.head_weight(), ops.reshape(labels_BT, (-1,)))[0]
+        return self.end(self.through(self.embed(ids_BT), cos_NE, sin_NE, bias), labels_BT)
 
 
 def half_turn(head_dim: int) -> np.ndarray:

@@ -5,7 +5,7 @@ sums of losses, of gradients and of tokens, and the division comes last. So 1x8,
 same step whatever the masks are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from artifacts.architecture import Architecture
+from stages.engine.groups import Mesh, data_mesh
 from stages.engine.model import Decoder, causal_bias, document_bias, rotation
 from stages.engine.optimizer import AdamW
 from stages.engine.settings import OptimizerConfig
+from stages.engine.zero import ZeroAdamW
 
 BUCKET = 1 << 18
 """Gradients smaller than this many numbers travel together: one collective costs 1 ms and more."""
@@ -62,18 +64,18 @@ class _SumLoss(nn.Cell):
 
 
 class _Reduce(nn.Cell):
-    """Sum tensors over all processes; small ones travel in one piece."""
+    """Sum tensors over the data processes; small ones travel in one piece."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], processes: int):
+    def __init__(self, shapes: list[tuple[int, ...]], group: str | None):
         super().__init__()
-        self.active = processes > 1
+        self.active = group is not None
         self.shapes = shapes
         self.sizes = [int(np.prod(shape)) for shape in shapes]
         self.buckets = _buckets(self.sizes)
         self.concat = ops.Concat()
         self.slice = ops.Slice()
-        if self.active:
-            self.all_reduce = ops.AllReduce()
+        if group is not None:
+            self.all_reduce = ops.AllReduce(group=group)
 
     def construct(self, tensors: Any) -> Any:
         if not self.active:
@@ -189,8 +191,10 @@ def _sums(loss: Tensor, labels_BT: Tensor) -> Tensor:
 class Trainer:
     """Trains the parameters of a decoder that require gradients.
 
-    With `processes` > 1 the process must have joined the group already (`parallel.join`), and every
-    process must call `step` and `evaluate` alike.
+    With several processes, each must have joined already (`parallel.join`), and all must call
+    `step` and `evaluate` alike. `mesh` says how they share; without it, `processes` of them share
+    the data alone. `architecture` and `decoder` are this process's part; `counted` says by name
+    what it answers for in sums over all parts.
     """
 
     def __init__(
@@ -199,6 +203,8 @@ class Trainer:
         decoder: Decoder,
         optimizer: OptimizerConfig,
         processes: int = 1,
+        mesh: Mesh | None = None,
+        counted: Mapping[str, bool] | None = None,
     ):
         self.architecture, self.decoder = architecture, decoder
         # The name is the path in the decoder, which a wrapping cell must not lengthen.
@@ -208,15 +214,21 @@ class Trainer:
         self.names = [p.name for p in trained]
         self.updates = 0
         """Optimiser updates applied so far; the bias correction needs it."""
-        self._processes = processes
+        self._mesh = data_mesh(processes) if mesh is None else mesh
         self._loss = _SumLoss(decoder)
-        self._optimizer = AdamW(trained, optimizer)
+        answers = None if counted is None else [counted[name] for name in self.names]
+        self._optimizer = (
+            ZeroAdamW(trained, optimizer, self._mesh, answers)
+            if self._mesh.place.layout.zero
+            else AdamW(trained, optimizer, self._mesh.model, answers)
+        )
         shapes = [tuple(p.shape) for p in trained] + [(2,)]
         self._shapes = shapes
-        self._reduce = _Reduce(shapes, processes)
+        self._reduce = _Reduce(shapes, self._mesh.data)
         self._whole: _Whole | None = None
         self._accumulate: _Accumulate | None = None
         self._apply: _Apply | None = None
+        self._sums: ParameterTuple | None = None
         self._evaluate: _Evaluate | None = None
         self._constants: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
@@ -232,6 +244,9 @@ class Trainer:
                 self.accumulate(batch)
             assert self._apply is not None
             found = self._apply(*scalars)
+        return self._result(found)
+
+    def _result(self, found: Tensor) -> StepResult:
         loss_sum, tokens, norm = (float(value) for value in found.asnumpy())
         applied = bool(np.isfinite(norm))
         self.updates += applied
@@ -240,30 +255,41 @@ class Trainer:
     def accumulate(self, batch: Batch) -> None:
         """Add one micro-batch's gradients to the accumulators."""
         if self._accumulate is None:
-            sums = ParameterTuple(
-                [
-                    Parameter(
-                        Tensor(np.zeros(shape, np.float32)),
-                        name=f"accumulated.{i}",
-                        requires_grad=False,
-                    )
-                    for i, shape in enumerate(self._shapes)
-                ]
-            )
+            sums = self._make_sums()
             self._accumulate = _Accumulate(self._loss, self._optimizer.weights, sums)
-            self._apply = _Apply(self._reduce, self._optimizer, sums)
         self._accumulate(*self._inputs(batch))
+
+    def _make_sums(self) -> ParameterTuple:
+        """Empty accumulators of the gradients and of [loss, tokens], and the update from them."""
+        sums = ParameterTuple(
+            [
+                Parameter(
+                    Tensor(np.zeros(shape, np.float32)),
+                    name=f"accumulated.{i}",
+                    requires_grad=False,
+                )
+                for i, shape in enumerate(self._shapes)
+            ]
+        )
+        self._sums, self._apply = sums, _Apply(self._reduce, self._optimizer, sums)
+        return sums
 
     def accumulated(self) -> dict[str, np.ndarray]:
         """What the accumulators hold, by engine parameter name: this process's summed gradients."""
-        assert self._accumulate is not None
-        values = [p.asnumpy().copy() for p in self._accumulate.sums]
+        assert self._sums is not None
+        values = [p.asnumpy().copy() for p in self._sums]
         return dict(zip(self.names, values[:-1], strict=True))
+
+    def drop(self) -> None:
+        """Empty the accumulators."""
+        assert self._sums is not None
+        for one, shape in zip(self._sums, self._shapes, strict=True):
+            one.set_data(Tensor(np.zeros(shape, np.float32)))
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
         """Sum of losses in nats and number of labelled tokens, over all processes."""
         if self._evaluate is None:
-            self._evaluate = _Evaluate(self._loss, _Reduce([(2,)], self._processes))
+            self._evaluate = _Evaluate(self._loss, _Reduce([(2,)], self._mesh.data))
         total, count = 0.0, 0
         for batch in batches:
             loss_sum, tokens = self._evaluate(*self._inputs(batch)).asnumpy()
@@ -271,9 +297,11 @@ class Trainer:
         return total, count
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """AdamW's running means and squares by engine parameter name."""
-        means = [p.asnumpy().copy() for p in self._optimizer.means]
-        squares = [p.asnumpy().copy() for p in self._optimizer.squares]
+        """AdamW's running means and squares by engine parameter name.
+
+        With ZeRO they are put together first, so every process must call it.
+        """
+        means, squares = self._optimizer.moments()
         return dict(zip(self.names, means, strict=True)), dict(
             zip(self.names, squares, strict=True)
         )
@@ -282,11 +310,9 @@ class Trainer:
         self, means: dict[str, np.ndarray], squares: dict[str, np.ndarray], updates: int
     ) -> None:
         """Go on from what `state` gave after `updates` updates."""
-        for name, mean, square in zip(
-            self.names, self._optimizer.means, self._optimizer.squares, strict=True
-        ):
-            mean.set_data(Tensor(np.array(means[name], np.float32)))
-            square.set_data(Tensor(np.array(squares[name], np.float32)))
+        self._optimizer.set_moments(
+            [means[name] for name in self.names], [squares[name] for name in self.names]
+        )
         self.updates = updates
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:

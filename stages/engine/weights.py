@@ -4,7 +4,7 @@ Hugging Face: linears [out, in], q, k and v apart. The model: q, k and v fused, 
 transposed. Whatever leaves the engine (weights, optimiser state, adapters) goes through here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,8 +36,8 @@ class Slot:
         view[self.rows] = value
 
 
-def slots(shape: Architecture) -> list[Slot]:
-    """Every tensor of `shape.tensor_shapes()`, in the same order."""
+def slots(shape: Architecture, only: Collection[str] | None = None) -> list[Slot]:
+    """Every tensor of `shape.tensor_shapes()`, in the same order; or those that are named."""
     hidden, inner, dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
     q, kv = shape.heads * dim, shape.kv_heads * dim
     parts = {"q": slice(0, q), "k": slice(q, q + kv), "v": slice(q + kv, q + 2 * kv)}
@@ -66,7 +66,7 @@ def slots(shape: Architecture) -> list[Slot]:
     found.append(Slot("model.norm.weight", "norm.weight"))
     if not shape.tied_head:
         found.append(Slot("lm_head.weight", "head"))
-    return found
+    return found if only is None else [slot for slot in found if slot.hf_name in only]
 
 
 def _linear(theirs: str, ours: str, width_in: int, width_out: int, bias: bool) -> list[Slot]:
@@ -75,17 +75,24 @@ def _linear(theirs: str, ours: str, width_in: int, width_out: int, bias: bool) -
     return [weight, Slot(theirs + ".bias", ours + ".bias")] if bias else [weight]
 
 
-def to_engine(shape: Architecture, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_engine(
+    shape: Architecture,
+    tensors: Mapping[str, np.ndarray],
+    only: Collection[str] | None = None,
+) -> dict[str, np.ndarray]:
     """Tensors by Hugging Face name -> values of the parameters by engine name, float32.
 
-    Raises BadInput naming every tensor that is missing, unknown or misshapen.
+    All of the model's, or those that `only` names. Raises BadInput naming every tensor that is
+    missing, unknown or misshapen.
     """
     tensors = _without_tied_head(shape, tensors)
     expected = shape.tensor_shapes()
+    if only is not None:
+        expected = {name: size for name, size in expected.items() if name in only}
     problems = [f"tensor {name} is missing" for name in expected if name not in tensors]
     problems += [f"tensor {name} is unknown" for name in tensors if name not in expected]
     found: dict[str, np.ndarray] = {}
-    for parameter, group in _by_parameter(shape).items():
+    for parameter, group in _by_parameter(shape, only).items():
         values = [tensors[slot.hf_name] for slot in group if slot.hf_name in tensors]
         for slot, value in zip(group, values, strict=False):
             if value.shape != expected[slot.hf_name]:
@@ -107,10 +114,12 @@ def to_engine(shape: Architecture, tensors: Mapping[str, np.ndarray]) -> dict[st
 
 
 def to_hf(
-    shape: Architecture, values: Mapping[str, np.ndarray]
+    shape: Architecture,
+    values: Mapping[str, np.ndarray],
+    only: Collection[str] | None = None,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Values of the parameters by engine name -> (Hugging Face name, tensor) in their order."""
-    for slot in slots(shape):
+    for slot in slots(shape, only):
         yield slot.hf_name, slot.read(values[slot.parameter])
 
 
@@ -187,9 +196,11 @@ def freeze(model: nn.Cell, names: set[str]) -> None:
             parameter.requires_grad = False
 
 
-def _by_parameter(shape: Architecture) -> dict[str, list[Slot]]:
+def _by_parameter(
+    shape: Architecture, only: Collection[str] | None = None
+) -> dict[str, list[Slot]]:
     groups: dict[str, list[Slot]] = {}
-    for slot in slots(shape):
+    for slot in slots(shape, only):
         groups.setdefault(slot.parameter, []).append(slot)
     return groups
 

@@ -1,13 +1,18 @@
 """What the pretrain stage can be told: the model, the batch, the optimiser, when it saves."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from artifacts.architecture import Architecture, Family
 from artifacts.validation import sentences
+from stages.engine.mesh import Layout
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
 from stages.spec import Input, StageConfig, StageSpec
+
+STATE = "state.json"
+"""Of a rolling checkpoint: where the run stood, with the hashes of its other files."""
 
 
 class ModelConfig(Section):
@@ -56,6 +61,15 @@ class ModelConfig(Section):
                 "; ".join(t.removeprefix("config: ") for t in sentences(error))
             ) from None
         return self
+
+    def divided(self) -> dict[str, int]:
+        """The sizes that tensor and pipeline parallelism divide."""
+        return {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads or self.heads,
+            "intermediate_size": self.intermediate_size,
+            "layers": self.layers,
+        }
 
     def architecture(self, vocab_size: int, sequence_length: int) -> Architecture:
         """The full description, once the corpus has given the vocabulary."""
@@ -111,13 +125,32 @@ class BatchConfig(Section):
 
 
 class ParallelConfig(Section):
-    """Processes that train together, on one machine."""
+    """Processes that train together: data x tensor x pipeline of them."""
 
     data: int = Field(default=1, gt=0, le=1024)
     """Processes that each take a share of every batch. Default 1."""
+    tensor: int = Field(default=1, gt=0, le=1024)
+    """Processes that each hold a slice of every matrix; divides heads, kv_heads, intermediate_size
+    and vocabulary. Default 1."""
+    pipeline: int = Field(default=1, gt=0, le=1024)
+    """Stages that the layers are divided into, each with a process of its own. A step should have
+    several times as many micro-batches (batch.per_device_size). Default 1."""
+    zero: Literal[0, 1] = 0
+    """1: the data processes divide AdamW's state among themselves. Default 0: each holds all."""
     timeout_seconds: int = Field(default=300, ge=30)
     """How late one process may be for another at a collective. Default 300: a graph's compilation
     and a checkpoint's writing must fit in."""
+
+    @model_validator(mode="after")
+    def _divides_something(self) -> "ParallelConfig":
+        if self.zero and self.data == 1:
+            raise ValueError("zero 1 divides AdamW's state over data processes, and data is 1")
+        return self
+
+    @property
+    def layout(self) -> Layout:
+        """The same as the engine takes it."""
+        return Layout(self.data, self.tensor, self.pipeline, self.zero)
 
 
 class CheckpointConfig(Section):
@@ -167,9 +200,16 @@ class PretrainConfig(StageConfig):
     """Rolling checkpoints."""
     validation: ValidationConfig = ValidationConfig()
     """The loss on held-out text."""
-    precision: Literal["fp32"] = "fp32"
-    """Number format of weights and arithmetic. Only fp32: MindSpore cannot train in bf16 on CPU,
-    and fp16 is slower there."""
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Number format of weights and arithmetic. Only fp32 is built; fp16 and bf16 are refused with
+    the reason. Default fp32."""
+    resume_from: str | None = None
+    """A rolling checkpoint (`.../checkpoints/step-...`) of another run to go on from, optimiser and
+    place in the data included, for example in another layout: its batch, seed and corpus must be
+    the same. Default: from this run's own, or from the start."""
+    recompute: bool = False
+    """Whether layers are computed again on the way back instead of being kept: a third more
+    arithmetic for a fraction of the memory. Default false."""
     max_nonfinite_steps: int = Field(default=10, gt=0)
     """A step whose loss or gradient is not finite is skipped; so many in a row end the run.
     Default 10."""
@@ -180,6 +220,14 @@ class PretrainConfig(StageConfig):
 
     @model_validator(mode="after")
     def _divides(self) -> "PretrainConfig":
+        if self.precision != "fp32":
+            why = {
+                "bf16": "MindSpore lacks operators to train in it on CPU",
+                "fp16": "on CPU it is slower than fp32",
+            }
+            raise ValueError(
+                f"precision: {self.precision} is not built ({why[self.precision]}); use fp32"
+            )
         total, processes = self.batch.sequences(), self.parallel.data
         size = self.batch.per_device_size
         if total % processes:
@@ -199,7 +247,18 @@ class PretrainConfig(StageConfig):
                 f"model.max_positions {longest} is less than batch.sequence_length "
                 f"{self.batch.sequence_length}; leave it out or raise it"
             )
+        if isinstance(self.model, ModelConfig):
+            problems = list(self.parallel.layout.misfits(**self.model.divided()))
+            if problems:
+                raise ValueError("\n".join(problems))
         return self
+
+    def shape(self, vocab_size: int, initial: Architecture | None) -> Architecture:
+        """The decoder's, with the corpus's vocabulary; or that of the model to start from."""
+        if self.model == "initial":
+            assert initial is not None, "looked at before"
+            return initial
+        return self.model.architecture(vocab_size, self.batch.sequence_length)
 
     @property
     def micro_size(self) -> int:
@@ -210,6 +269,10 @@ class PretrainConfig(StageConfig):
     def accumulation(self) -> int:
         """Micro-batches a process adds up for one step."""
         return self.batch.sequences() // (self.parallel.data * self.micro_size)
+
+    def source_files(self) -> list[Path]:
+        """What says which bytes the run goes on from."""
+        return [] if self.resume_from is None else [Path(self.resume_from) / STATE]
 
     def seeds(self) -> dict[str, int]:
         """The seed of weights and data order."""

@@ -7,10 +7,9 @@ processes wrote it.
 """
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,14 +18,17 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from artifacts.digest import sha256_file
-from artifacts.weights import SINGLE, SafetensorsFile, write_safetensors
+from artifacts.errors import BadInput
+from artifacts.weights import SINGLE, SafetensorsFile, lay_out_safetensors, write_safetensors
 from artifacts.writing import publish
+from stages.engine.mesh import Piece
+from stages.pretrain.config import STATE
 
 CHECKPOINTS = "checkpoints"
 OPTIMIZER = "optimizer.safetensors"
-STATE = "state.json"
 NAME = re.compile(r"step-(\d{8,})")
 MEAN, SQUARE = "exp_avg.", "exp_avg_sq."
+METADATA = {"format": "pt"}
 
 
 class DataPosition(BaseModel):
@@ -69,18 +71,18 @@ class Checkpoint:
     state: State
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The weights by Hugging Face name."""
+        """The weights by Hugging Face name, as pages of the file: read is what is looked at."""
         file = SafetensorsFile(self.directory / SINGLE)
-        return {name: np.array(file.read(name)) for name in file.names()}
+        return {name: file.read(name) for name in file.names()}
 
     def moments(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """AdamW's running means and squares by Hugging Face name."""
+        """AdamW's running means and squares by Hugging Face name, likewise."""
         file = SafetensorsFile(self.directory / OPTIMIZER)
         means = {n.removeprefix(MEAN): n for n in file.names() if n.startswith(MEAN)}
         squares = {n.removeprefix(SQUARE): n for n in file.names() if n.startswith(SQUARE)}
         return (
-            {name: np.array(file.read(stored)) for name, stored in means.items()},
-            {name: np.array(file.read(stored)) for name, stored in squares.items()},
+            {name: file.read(stored) for name, stored in means.items()},
+            {name: file.read(stored) for name, stored in squares.items()},
         )
 
 
@@ -98,13 +100,57 @@ class Rolling:
         squares: Mapping[str, np.ndarray],
     ) -> Checkpoint:
         """Write one, then remove those that are too many. A disk that is full keeps no half."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        final = self.directory / f"step-{state.step:08}"
-        temporary = self.directory / f".{final.name}.{os.getpid()}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        temporary = self._empty(state.step)
         try:
-            state = _fill(temporary, state, tensors, means, squares)
+            _fill(temporary, tensors, means, squares)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return self.finish(state)
+
+    def begin(self, step: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Make room for a checkpoint that several processes fill with `part`, then `finish`.
+
+        Raises OSError, and leaves nothing, if the disk has not the room.
+        """
+        temporary = self._empty(step)
+        float32 = np.dtype(np.float32)
+        weights = [(name, shape, float32) for name, shape in shapes.items()]
+        moments = [
+            (prefix + name, shape, float32)
+            for prefix in (MEAN, SQUARE)
+            for name, shape in shapes.items()
+        ]
+        try:
+            lay_out_safetensors(temporary / SINGLE, weights, METADATA)
+            lay_out_safetensors(temporary / OPTIMIZER, moments, METADATA)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def part(
+        self,
+        step: int,
+        weights: Iterable[tuple[Piece, np.ndarray]],
+        means: Iterable[tuple[Piece, np.ndarray]],
+        squares: Iterable[tuple[Piece, np.ndarray]],
+    ) -> None:
+        """Write this process's pieces of the whole model into what another has begun."""
+        temporary = self._temporary(step)
+        file = SafetensorsFile(temporary / SINGLE)
+        for piece, value in weights:
+            file.fill(piece.name, piece.index, value)
+        file = SafetensorsFile(temporary / OPTIMIZER)
+        for prefix, pieces in ((MEAN, means), (SQUARE, squares)):
+            for piece, value in pieces:
+                file.fill(prefix + piece.name, piece.index, value)
+
+    def finish(self, state: State) -> Checkpoint:
+        """Give what has been written its state and its name, then remove those too many."""
+        temporary = self._temporary(state.step)
+        final = self.directory / f"step-{state.step:08}"
+        try:
+            state = _sealed(temporary, state)
             if final.exists():  # a broken one that a resumed run has come to again
                 shutil.rmtree(final)
             publish(temporary, final)
@@ -113,6 +159,16 @@ class Rolling:
             raise
         self._prune(state.step)
         return Checkpoint(final, state)
+
+    def _temporary(self, step: int) -> Path:
+        return self.directory / f".step-{step:08}.tmp"
+
+    def _empty(self, step: int) -> Path:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        temporary = self._temporary(step)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        return temporary
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole one, and a sentence for each newer one that is not whole."""
@@ -123,6 +179,24 @@ class Rolling:
             except _NotWhole as error:
                 complaints.append(f"{path}: {error}; the one before it is used")
         return None, complaints
+
+    @staticmethod
+    def whole(path: Path) -> Checkpoint:
+        """The checkpoint in this directory. Raises BadInput if it is not whole."""
+        try:
+            return _verified(path)
+        except _NotWhole as error:
+            raise BadInput(f"{path}: {error}; a whole rolling checkpoint would be right") from None
+
+    def adopt(self, path: Path) -> Checkpoint:
+        """Take over another run's checkpoint as a copy. Raises BadInput if it is not whole."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        found = self.whole(path)
+        temporary = self._temporary(found.state.step)
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(path, temporary)
+        publish(temporary, self.directory / path.name)
+        return Checkpoint(self.directory / path.name, found.state)
 
     def clean(self, checkpoint: Checkpoint | None) -> None:
         """Remove what a killed run left unfinished, and what is newer than `checkpoint`."""
@@ -154,15 +228,18 @@ class Rolling:
 
 def _fill(
     directory: Path,
-    state: State,
     tensors: Mapping[str, np.ndarray],
     means: Mapping[str, np.ndarray],
     squares: Mapping[str, np.ndarray],
-) -> State:
-    """Write a checkpoint's files; returns its state with their sizes and hashes."""
+) -> None:
+    """Write a checkpoint's tensors."""
     _write(directory / SINGLE, tensors)
     moments = {MEAN + n: v for n, v in means.items()} | {SQUARE + n: v for n, v in squares.items()}
     _write(directory / OPTIMIZER, moments)
+
+
+def _sealed(directory: Path, state: State) -> State:
+    """Write the state of a checkpoint's tensors, with their sizes and hashes."""
     files = {name: directory / name for name in (SINGLE, OPTIMIZER)}
     checks = {
         name: FileCheck(size=path.stat().st_size, sha256=sha256_file(path))
@@ -219,7 +296,7 @@ def whole_files(state_file: Path, files: Mapping[str, Path]) -> bool:
 
 def _write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     entries = [(name, value.shape, value.dtype) for name, value in tensors.items()]
-    write_safetensors(path, entries, tensors.values(), {"format": "pt"})
+    write_safetensors(path, entries, tensors.values(), METADATA)
 
 
 def read_state(path: Path) -> State:

@@ -6,14 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.errors import BadInput
 from artifacts.hf_model import read_model
 from artifacts.tokenizer_files import PROBE, TOKENIZER, load_tokenizer
 from stages.engine import parallel
+from stages.engine.mesh import bubble
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.finish import RANKS, is_finished, leave_only_the_artifact, read_headline
-from stages.pretrain.rolling import CHECKPOINTS, Rolling
+from stages.pretrain.rolling import CHECKPOINTS, Checkpoint, Rolling
 from stages.spec import Job
 
 
@@ -23,22 +25,68 @@ def run(job: Job) -> dict[str, Any]:
     corpus = TokenCorpus(job.inputs["corpus"])
     _check_corpus(corpus, config)
     _check_initial(corpus, config, job.inputs.get("initial"))
+    initial = read_model(job.inputs["initial"]).architecture if "initial" in job.inputs else None
+    _check_layout(config.shape(corpus.vocab_size, initial), config)
     if not is_finished(job.work):
         _train(job, config)
     leave_only_the_artifact(job.work)
     return read_headline(job.work)
 
 
+def _check_layout(shape: Architecture, config: PretrainConfig) -> None:
+    """What the layout must divide and the config does not know alone: see also its own checks."""
+    layout = config.parallel.layout
+    problems = list(layout.vocabulary_misfits(shape.vocab_size))
+    if config.model == "initial":
+        problems += layout.misfits(
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            intermediate_size=shape.intermediate_size,
+            layers=shape.layers,
+        )
+    if problems:
+        raise BadInput(*(f"pretrain.{problem}" for problem in problems))
+
+
+def _adopted(rolling: Rolling, config: PretrainConfig, path: Path) -> Checkpoint:
+    """Another run's checkpoint as ours. Raises BadInput if it cannot be gone on from."""
+    state = rolling.whole(path).state
+    if state.step > config.steps:
+        raise BadInput(
+            f"pretrain.resume_from: stands at step {state.step}; pretrain.steps is {config.steps}"
+        )
+    if state.data.seed != config.seed:
+        raise BadInput(
+            f"pretrain.resume_from: was drawn with seed {state.data.seed}; pretrain.seed is "
+            f"{config.seed}, so the data would come in another order"
+        )
+    return rolling.adopt(path)
+
+
+def _say_bubble(config: PretrainConfig) -> None:
+    layout, micro_batches = config.parallel.layout, config.accumulation
+    if layout.pipeline == 1:
+        return
+    waiting = f"{bubble(layout.pipeline, micro_batches):.0%} of a step is waiting"
+    text = f"{micro_batches} micro-batches through {layout.pipeline} stages, {waiting}"
+    if micro_batches < layout.pipeline:
+        text += "; fewer micro-batches than stages: a smaller batch.per_device_size gives more"
+    print(f"pretrain: {text}", flush=True)
+
+
 def _train(job: Job, config: PretrainConfig) -> None:
     corpus = job.inputs["corpus"]
+    _say_bubble(config)
     rolling = Rolling(job.work / CHECKPOINTS, config.checkpoint.keep)
     latest, complaints = rolling.latest()
     for complaint in complaints:
         print(f"pretrain: {complaint}", file=sys.stderr, flush=True)
     rolling.clean(latest)
+    if latest is None and config.resume_from is not None:
+        latest = _adopted(rolling, config, Path(config.resume_from))
     if latest is not None:
         print(f"pretrain: goes on after step {latest.state.step} of {config.steps}", flush=True)
-    if config.parallel.data == 1:
+    if config.parallel.layout.size == 1:
         from stages.pretrain.train import train  # brings MindSpore, which a launcher does not need
 
         train(config, corpus, job.work, latest, parallel.Group(), job.inputs.get("initial"))
@@ -103,7 +151,7 @@ def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     parallel.launch(
         [sys.executable, "-m", "stages.pretrain.worker", text],
-        config.parallel.data,
+        config.parallel.layout.size,
         scratch,
         config.parallel.timeout_seconds,
     )

@@ -13,14 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.errors import StageFailed
 from artifacts.hf_model import HFModel, read_model
-from stages.engine import weights
+from stages.engine import shards, weights
+from stages.engine.groups import Mesh, mesh, tell_all, wait_for_all
 from stages.engine.initial import initial_tensors
+from stages.engine.mesh import Place
 from stages.engine.model import Decoder
 from stages.engine.parallel import Group
+from stages.engine.pipeline import make_trainer
 from stages.engine.settings import learning_rate
 from stages.engine.stopping import StopRequest, dying_at_once, watching
 from stages.engine.training import Batch, StepResult, Trainer
@@ -73,20 +78,25 @@ class Run:
     ):
         self.config, self.corpus, self.work, self.group = config, corpus, work, group
         self.initial = initial
-        self.shape = _shape(config, corpus, initial)
+        self.shape = config.shape(corpus.vocab_size, initial.architecture if initial else None)
+        self.mesh = mesh(Place(config.parallel.layout, group.rank))
+        place = self.mesh.place
         self.windows = Windows(corpus.split("train"), config.batch.sequence_length, config.seed)
         self.held_out = validation_batches(
             corpus.split("validation"),
             length=config.batch.sequence_length,
             windows=config.validation.batches * config.batch.sequences(),
             micro_size=config.micro_size,
-            rank=group.rank,
-            processes=group.size,
+            rank=place.data,
+            processes=place.layout.data,
         )
-        self.decoder, self.trainer = _make_trainer(config, self.shape, resume_from, group, initial)
+        self.decoder, self.trainer = _make_trainer(
+            config, self.shape, resume_from, self.mesh, initial
+        )
         self.state = resume_from.state if resume_from else _start(config)
         self.rolling = Rolling(work / CHECKPOINTS, config.checkpoint.keep)
         self.writes = group.rank == 0
+        self.writes_parts = place.layout.tensor * place.layout.pipeline > 1
         self.validation_loss: float | None = None
         self._tokens_per_second = 0.0
         self._compiling = True
@@ -111,9 +121,21 @@ class Run:
                 self._step()
         self._compiling = False
         while self.state.step < config.steps:
-            if stop.requested:
+            if self._agreed(stop):
                 self._stop_here(stop)
+                return
             self._step()
+
+    def _agreed(self, stop: StopRequest) -> bool:
+        """Whether to stop. Only rank 0 hears signals; who has a part to write must be told."""
+        if not self._all_save:
+            return stop.requested
+        return tell_all(self.mesh, stop.requested)
+
+    @property
+    def _all_save(self) -> bool:
+        """Whether a checkpoint takes all processes: each writes its part, or sends its slice."""
+        return self.writes_parts or self.mesh.place.layout.zero > 0
 
     def _step(self) -> None:
         config, step = self.config, self.state.step + 1
@@ -124,8 +146,8 @@ class Run:
             step,
             sequences=config.batch.sequences(),
             micro_size=config.micro_size,
-            rank=self.group.rank,
-            processes=self.group.size,
+            rank=self.mesh.place.data,
+            processes=self.mesh.place.layout.data,
         ):
             batches.append(self.windows.batch(samples))
         result = self.trainer.step(batches, rate)
@@ -139,7 +161,7 @@ class Run:
             self._report(step, result, rate, seconds, due)
         if self.state.skipped_in_a_row >= config.max_nonfinite_steps:
             raise StageFailed(_not_finite(config, step))
-        if self.writes and (last or step % config.checkpoint.every == 0):
+        if last or step % config.checkpoint.every == 0:
             self._save()
 
     def _note(self, step: int, result: StepResult) -> None:
@@ -189,22 +211,45 @@ class Run:
         self.validation_loss = total / tokens if tokens else None
 
     def _save(self) -> None:
+        if not (self.writes or self._all_save):
+            return
         means, squares = self.trainer.state()
-        self.recorder.flush()
-        self.rolling.save(
-            self.state,
-            weights.read_base(self.decoder, self.shape),
-            dict(weights.to_hf(self.shape, means)),
-            dict(weights.to_hf(self.shape, squares)),
-        )
+        if self.writes:
+            self.recorder.flush()
+        if self.writes_parts:
+            self._save_parts(means, squares)
+        elif self.writes:
+            self.rolling.save(
+                self.state,
+                weights.read_base(self.decoder, self.shape),
+                dict(weights.to_hf(self.shape, means)),
+                dict(weights.to_hf(self.shape, squares)),
+            )
         self._saved_step = self.state.step
 
-    def _stop_here(self, stop: StopRequest) -> None:
+    def _save_parts(self, means: dict[str, np.ndarray], squares: dict[str, np.ndarray]) -> None:
+        """All write their pieces into the whole model's files, whose layout is that of one."""
+        place, step = self.mesh.place, self.state.step
         if self.writes:
-            if self._saved_step != self.state.step:
-                self._save()
+            self.rolling.begin(step, self.shape.tensor_shapes())
+        wait_for_all(self.mesh)
+        if place.data == 0:
+            self.rolling.part(
+                step,
+                shards.own(place, shards.read(self.decoder, self.shape, place)),
+                shards.own(place, shards.to_hf(self.shape, place, means)),
+                shards.own(place, shards.to_hf(self.shape, place, squares)),
+            )
+        wait_for_all(self.mesh)
+        if self.writes:
+            self.rolling.finish(self.state)
+
+    def _stop_here(self, stop: StopRequest) -> None:
+        if self._saved_step != self.state.step:
+            self._save()
+        if self.writes:
             print(f"pretrain: wrote a checkpoint at step {self.state.step}", flush=True)
-        stop.raise_it()
+            stop.raise_it()
 
     def finish(self) -> None:
         """Turn the last checkpoint into the artifact."""
@@ -223,23 +268,19 @@ class Run:
         )
 
 
-def _shape(config: PretrainConfig, corpus: TokenCorpus, initial: HFModel | None) -> Architecture:
-    if config.model == "initial":
-        assert initial is not None, "looked at before"
-        return initial.architecture
-    return config.model.architecture(corpus.vocab_size, config.batch.sequence_length)
-
-
 def _make_trainer(
     config: PretrainConfig,
     shape: Architecture,
     resume_from: Checkpoint | None,
-    group: Group,
+    found: Mesh,
     initial: HFModel | None,
 ) -> tuple[Decoder, Trainer]:
-    decoder = Decoder(shape)
+    place = found.place
+    decoder = shards.make_decoder(shape, found)
+    if config.recompute:
+        decoder.recompute_layers()
     if resume_from is None and initial is not None:
-        weights.load(decoder, shape, initial.weights)
+        shards.load(decoder, shape, place, initial.weights)
     elif resume_from is None:
         assert config.model != "initial"
         drawn = initial_tensors(
@@ -248,15 +289,15 @@ def _make_trainer(
             std=config.model.init_std,
             embedding_std=config.model.embedding_std,
         )
-        weights.load(decoder, shape, dict(drawn))
+        shards.load(decoder, shape, place, dict(drawn))
     else:
-        weights.load(decoder, shape, resume_from.tensors())
-    trainer = Trainer(shape, decoder, config.optimizer, group.size)
+        shards.load(decoder, shape, place, resume_from.tensors())
+    trainer = make_trainer(shape, decoder, config.optimizer, found)
     if resume_from is not None:
         means, squares = resume_from.moments()
         trainer.set_state(
-            weights.to_engine(shape, means),
-            weights.to_engine(shape, squares),
+            shards.to_engine(shape, place, means),
+            shards.to_engine(shape, place, squares),
             resume_from.state.updates,
         )
     return decoder, trainer

@@ -28,7 +28,7 @@ def work(text: str) -> int:
     try:
         # Before joining: afterwards MindSpore refuses to set a device.
         runtime.start(config.device, config.seed)
-        group = parallel.join(config.parallel.data)
+        group = parallel.join(config.parallel.layout.size)
         latest, _ = Rolling(directory / CHECKPOINTS, config.checkpoint.keep).latest()
         found = latest.state.step if latest else 0
         if found != job["resume_from"]:

@@ -134,6 +134,26 @@ VALUES = [
         "pretrain.model.hidden_size=33",
     ),
     config(
+        "heads that tensor processes cannot divide",
+        "pretrain: parallel.tensor: is 3, which does not divide model.heads 2",
+        "pretrain.parallel.tensor=3",
+    ),
+    config(
+        "more pipeline stages than layers",
+        "parallel.pipeline: is 9; the model has only 2 layers, and every stage needs one",
+        "pretrain.parallel.pipeline=9",
+    ),
+    config(
+        "AdamW's state divided over one process",
+        "pretrain.parallel: zero 1 divides AdamW's state over data processes, and data is 1",
+        "pretrain.parallel.zero=1",
+    ),
+    config(
+        "half precision, which is not built",
+        "precision: bf16 is not built (MindSpore lacks operators to train in it on CPU); use fp32",
+        "pretrain.precision=bf16",
+    ),
+    config(
         "an odd head size",
         "pretrain.model: head_dim 7 must be even for the rotary embedding",
         "pretrain.model.head_dim=7",

@@ -213,6 +213,12 @@ PRETRAIN = [
     ),
     at(
         "pretrain",
+        "a rolling checkpoint that is none",
+        "nowhere/state.json: cannot be read: No such file",
+        config({"resume_from": "nowhere"}),
+    ),
+    at(
+        "pretrain",
         "a device that is not there",
         "device: is 'Ascend'; MindSpore finds no such device here, use auto",
         config({"device": "Ascend"}),
