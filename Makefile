@@ -3,14 +3,19 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 export DO_NOT_TRACK = 1
+LAYOUTS = tests/integration/test_layouts.py tests/integration/test_pretrain_layouts.py
 
-.PHONY: quickstart test lint peers javascript doctor up schema lock clean
+.PHONY: quickstart test layouts lint peers javascript doctor up schema lock clean
 
 quickstart: .venv/installed  ## from text to a released model, no network, minutes on two cores
 	.venv/bin/mindcycle run configs/quickstart.yaml
 
 test: lint  ## what must hold
-	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript
+	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript \
+	  $(addprefix --ignore=,$(LAYOUTS))
+
+layouts: .venv/installed  ## every layout of processes trains like one; slow, so apart from the rest
+	.venv/bin/python -m pytest $(LAYOUTS)
 
 lint: .venv/installed
 	.venv/bin/ruff check .
