@@ -176,14 +176,15 @@ class HeadNorm(nn.Cell):
 
     def construct(self, qk: Tensor) -> Tensor:
         rows, width = qk.shape
-        q_weight, k_weight = self.q_weight, self.k_weight
+        q_rows = ops.tile(self.q_weight, (self.heads,))
+        k_rows = ops.tile(self.k_weight, (self.kv_heads,))
+        weights = self.concat((q_rows, k_rows))
         if self.is_part:
-            q_weight, k_weight = self.enter(q_weight), self.enter(k_weight)
-        q_rows = ops.tile(q_weight, (self.heads,))
-        k_rows = ops.tile(k_weight, (self.kv_heads,))
+            # Together: the cell called with one parameter, then with another, took the first twice.
+            weights = self.enter(weights)
         heads = ops.reshape(qk, (rows, self.heads + self.kv_heads, self.head_dim))
         flat = ops.reshape(self.normalize(heads)[0], (rows, width))
-        return self.scale(flat, self.concat((q_rows, k_rows)))
+        return self.scale(flat, weights)
 
 
 class Layer(nn.Cell):
