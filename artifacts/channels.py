@@ -6,12 +6,14 @@ between. Nothing is ever taken out of the history: going back is a move as well.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from artifacts.approval import now, user
+from artifacts.claims import claims
 from artifacts.errors import BadInput
 from artifacts.manifest import Digest, Kind, problems_with_files, read_manifest
 from artifacts.store import artifact_path
@@ -91,6 +93,12 @@ def promote(
     store: Path, channel: Channel, directory: Path, why: str, who: str | None = None
 ) -> Move:
     """Move a channel to an artifact of this store. Raises BadInput if it may not stand there."""
+    with claims(f"promote-{os.getpid()}") as using:
+        using.add(directory)
+        return _promote(store, channel, directory, why, who)
+
+
+def _promote(store: Path, channel: Channel, directory: Path, why: str, who: str | None) -> Move:
     manifest = read_manifest(directory)
     problems = []
     if manifest.kind not in TAKES[channel]:
@@ -138,14 +146,20 @@ def roll_back(store: Path, channel: Channel, why: str, who: str | None = None) -
     return move
 
 
-def _before(moves: list[Move], channel: Channel) -> Move:
-    """What stood before what stands now; a move back takes the last one away."""
+def line_of(moves: list[Move]) -> list[Move]:
+    """What stands last, before it what a move back leads to, and so on; oldest first."""
     line: list[Move] = []
     for move in moves:
         if not move.back:
             line.append(move)
         elif line:
             line.pop()
+    return line
+
+
+def _before(moves: list[Move], channel: Channel) -> Move:
+    """What stood before what stands now; a move back takes the last one away."""
+    line = line_of(moves)
     if len(line) < 2:
         raise BadInput(f"{channel}: nothing stood there before what stands there now")
     return line[-2]

@@ -29,6 +29,49 @@ def verify_chain(path: Path, store: Path | None = None) -> ChainReport:
     return report
 
 
+@dataclass(frozen=True)
+class Ancestor:
+    """An artifact that another was made from, or that other itself."""
+
+    title: str
+    """What it was to what was made from it: `role`, or the stage's name for the first."""
+    depth: int
+    """Steps back from the first."""
+    kind: str
+    identity: str
+    digest: str
+    path: Path
+    manifest: Manifest | None
+    """None if it is no longer in the store."""
+
+
+def ancestors(path: Path) -> list[Ancestor]:
+    """An artifact and all it was made from, each once, depth first. Reads manifests only.
+
+    Raises BadInput if `path` is no artifact.
+    """
+    store = path.resolve().parent.parent
+    manifest = read_manifest(path)
+    first = Ancestor(
+        manifest.stage, 0, manifest.kind, manifest.identity, manifest.digest, path, manifest
+    )
+    found = {first.identity: first}
+    left = [first]
+    while left:
+        one = left.pop()
+        found.setdefault(one.identity, one)
+        inputs = one.manifest.inputs if one.manifest else {}
+        for role, entry in reversed(inputs.items()):
+            place = artifact_path(store, entry.kind, entry.identity)
+            made = read_manifest(place) if place.is_dir() else None
+            if entry.identity not in found:
+                depth = one.depth + 1
+                left.append(
+                    Ancestor(role, depth, entry.kind, entry.identity, entry.digest, place, made)
+                )
+    return list(found.values())
+
+
 def _verify(path: Path, store: Path, report: ChainReport, seen: set[str]) -> None:
     try:
         manifest = read_manifest(path)

@@ -1,6 +1,7 @@
 """`manifest.json`: what an artifact is, what it was made from, and the hash of every byte in it."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -180,6 +181,12 @@ def problems_with_files(directory: Path, manifest: Manifest, *, content: bool = 
     if manifest.seal not in (None, _seal(manifest)):
         problems.append(f"{directory / MANIFEST}: has changed, its seal is not that of its content")
     return problems
+
+
+def manifest_seconds(manifest: Manifest) -> float:
+    """How long the work took, to the second; of work that was resumed, the last part."""
+    begin, end = map(datetime.fromisoformat, (manifest.started, manifest.finished))
+    return (end - begin).total_seconds()
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> Manifest:

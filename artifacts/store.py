@@ -20,6 +20,11 @@ def work_path(store: Path, kind: str, identity: str) -> Path:
     return store / kind / f".{identity[:SHORT]}.partial"
 
 
+def fetch_path(store: Path, kind: str, identity: str) -> Path:
+    """Where it is gathered when it comes from another store."""
+    return store / kind / f".{identity[:SHORT]}.fetched"
+
+
 def lock_path(store: Path, kind: str, identity: str) -> Path:
     """The lock its writer holds."""
     return store / kind / f".{identity[:SHORT]}.lock"

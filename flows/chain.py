@@ -3,17 +3,23 @@
 Knows no stage and no Prefect. `flows/lifecycle.py` says which steps there are.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from artifacts.approval import Approval, approval_of
+from artifacts.claims import Claims, claims
 from artifacts.errors import BadInput, MindCycleError
 from artifacts.manifest import read_manifest
 from flows.stage_process import StageOutcome, run_stage
 from stages.spec import Request, StageConfig, StageSpec
+
+if TYPE_CHECKING:
+    from artifacts.remote import Remote
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Work:
     configs: Mapping[str, StageConfig]
     """Stage name -> its config."""
     store: Path
+    remote: str | None = None
+    """URL of a store elsewhere, where finished work is found and left."""
 
     def needed(self, target: str, given: Mapping[str, Path] | None = None) -> "Work":
         """This work cut down to `target` and what it needs, if its `given` roles are filled.
@@ -86,14 +94,25 @@ class StepCall:
     request: Request
     log: Path
     check_inputs: bool
+    using: Claims
+    """What the chain uses; nothing of it is removed while the chain runs."""
+    remote: "Remote | None" = None
 
     def run(self, on_line: Callable[[str], None]) -> StageOutcome:
         """Run it in this process's care. Raises BadInput or StageFailed."""
         return run_stage(
-            self.step.spec, self.request, on_line, self.log, check_inputs=self.check_inputs
+            self.step.spec,
+            self.request,
+            on_line,
+            self.log,
+            claim=self.using.add,
+            remote=self.remote,
+            check_inputs=self.check_inputs,
         )
 
 
+_RUNS = itertools.count(1)
+"""Two runs of one process in one second differ by this."""
 Runner = Callable[[StepCall], StageOutcome]
 """Runs a step and shows it; a plain call, or a Prefect task around one."""
 Asker = Callable[[Work, StageOutcome], Approval | None]
@@ -106,8 +125,20 @@ def run_chain(work: Work, runner: Runner, ask: Asker = lambda work, outcome: Non
     Raises BadInput before any work if something from outside is missing, and what a step raises.
     """
     check_sources(work)
-    logs = work.store / "logs" / _run_label(work.name)
-    result = Result()
+    label = _run_label(work.name)
+    with claims(label) as using:
+        for step in work.steps:
+            for path in step.given.values():
+                using.add(path)
+        return _run_steps(work, runner, ask, using, work.store / "logs" / label)
+
+
+def _run_steps(work: Work, runner: Runner, ask: Asker, using: Claims, logs: Path) -> Result:
+    result, remote = Result(), None
+    if work.remote is not None:
+        from artifacts.remote import Remote
+
+        remote = Remote(work.remote)
     for step in work.steps:
         made = {
             role: result.outcomes[source].path
@@ -122,7 +153,8 @@ def run_chain(work: Work, runner: Runner, ask: Asker = lambda work, outcome: Non
             store=str(work.store),
         )
         # What this chain made or found was compared byte by byte on the way.
-        outcome = runner(StepCall(step, request, logs / f"{step.name}.log", bool(step.given)))
+        log = logs / f"{step.name}.log"
+        outcome = runner(StepCall(step, request, log, bool(step.given), using, remote))
         result.outcomes[step.name] = outcome
         if outcome.rejected:
             result.rejected_by = step.name
@@ -178,4 +210,4 @@ def check_sources(work: Work) -> None:
 
 def _run_label(name: str) -> str:
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return f"{now}-{name}-{os.getpid()}"
+    return f"{now}-{name}-{os.getpid()}-{next(_RUNS)}"

@@ -177,6 +177,47 @@ def show(reference: Reference, store: OneStore = Path("store")) -> None:
 
 
 @app.command()
+def lineage(reference: Reference, store: OneStore = Path("store")) -> None:
+    """Show what an artifact was made from, step by step back to the files."""
+    from flows.inspection import print_lineage
+
+    print_lineage(reference, store)
+
+
+@app.command()
+def report(
+    reference: Reference,
+    to: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default="KIND-IDENTITY.html")
+    ] = None,
+    store: OneStore = Path("store"),
+) -> None:
+    """Write one HTML file about an artifact, such as a release, and all it was made from."""
+    from flows.report import write_report
+
+    print(f"wrote {write_report(reference, store, to)}")
+
+
+@app.command()
+def gc(
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONFIG|ARTIFACT", help="Keep this, and all it is made from."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="GB", help="Remove only until the store takes this much."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it; else it is only shown.")] = False,
+    store: OneStore = Path("store"),
+) -> None:
+    """Remove artifacts and half-done work that no release, channel or running flow needs."""
+    from flows.cleaning import collect_garbage
+
+    collect_garbage(store, keep or [], budget, yes)
+
+
+@app.command()
 def compare(
     references: Annotated[
         list[str], typer.Argument(help="Eval-reports; the others are paired with the first.")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 from artifacts.errors import BadInput
-from artifacts.lineage import verify_chain
+from artifacts.lineage import ancestors, verify_chain
 from artifacts.manifest import Kind, read_manifest
 from artifacts.store import find_artifact, list_artifacts
 from artifacts.validation import shown
@@ -26,7 +26,7 @@ def print_list(store: Path, kind: str | None) -> None:
     problems: list[str] = []
     for path, manifest in list_artifacts(store, problems):
         if kind in (None, manifest.kind):
-            size = _size(sum(entry.size for entry in manifest.files))
+            size = size_text(sum(entry.size for entry in manifest.files))
             digest, headline = manifest.digest[:16], figure(manifest.headline)
             rows.append((manifest.kind, path.name, digest, manifest.finished, size, headline))
     print(columns(rows), flush=True)
@@ -48,14 +48,33 @@ def print_artifact(reference: str, store: Path) -> None:
     for role, entry in manifest.inputs.items():
         rows.append((f"from {role}", f"{entry.kind} {entry.identity[:16]}, {entry.digest[:16]}"))
     for source in manifest.sources:
-        about = f"{_size(source.size)}, {source.sha256[:16]}"
+        about = f"{size_text(source.size)}, {source.sha256[:16]}"
         rows.append(("from file", f"{source.path} ({about})"))
     rows += [(key, figure(value)) for key, value in manifest.headline.items()]
     rows += [(f"seed {name}", str(seed)) for name, seed in manifest.seeds.items()]
     rows += [("config", figure(manifest.config)), ("packages", figure(manifest.packages))]
     print(columns(rows) + "\n")
-    files = [(file.path, _size(file.size), file.sha256[:16]) for file in manifest.files]
+    files = [(file.path, size_text(file.size), file.sha256[:16]) for file in manifest.files]
     print(columns([("file", "size", "sha256"), *files]))
+
+
+def print_lineage(reference: str, store: Path) -> None:
+    """What an artifact was made from, and that from what, indented, back to the files.
+
+    Raises BadInput if there is no such artifact.
+    """
+    rows = [("artifact", "kind", "identity", "finished", "size")]
+    for one in ancestors(find_artifact(store, reference)):
+        indent = "  " * one.depth
+        if one.manifest is None:
+            rows.append((indent + one.title, one.kind, one.identity[:16], "not in the store", ""))
+            continue
+        size = size_text(sum(file.size for file in one.manifest.files))
+        finished = one.manifest.finished
+        rows.append((indent + one.title, one.kind, one.identity[:16], finished, size))
+        for source in one.manifest.sources:
+            rows.append((f"{indent}  {source.path}", "file", source.sha256[:16], "", ""))
+    print(columns(rows))
 
 
 def print_verification(reference: str, store: Path) -> bool:
@@ -75,7 +94,8 @@ def print_verification(reference: str, store: Path) -> bool:
     return not report.problems
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
+    """Bytes as people read them: 12 B, 3.4 MB."""
     for unit in ("B", "KB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -70,6 +70,10 @@ class RunConfig(BaseModel):
     store: Path = Path("store")
     """Directory of the artifacts, relative to the current one. Runs may share it: work that is
     done already is found there. Default store."""
+    remote: str | None = Field(default=None, min_length=1)
+    """A store elsewhere that several machines share, as a URL that fsspec takes: s3://bucket/path,
+    file:///mnt/store. What is done there already is fetched instead of made, what is made here is
+    sent there. Keys come from the environment, as the protocol wants them. Default none."""
     baseline: str | None = None
     """Scores of the release that this one would replace, for the gate's no_regression rules: the
     directory of an eval-report, the first digits of its digest in the store, or a channel such as
@@ -161,8 +165,8 @@ def load_work(
     steps = [_with_baseline(step, config.baseline, store) for step in steps_of(config)]
     configs = {name: getattr(config, name) for name in {step.spec.name for step in STEPS}}
     configs[FINETUNE_FULL.name] = config.finetune
-    work = Work(config.name, steps, configs, store)
-    given = parse_inputs(inputs, store)
+    work = Work(config.name, steps, configs, store, config.remote)
+    given = parse_inputs(inputs, store, config.remote)
     if given and target is None:
         raise BadInput("input: is for a single stage; the lifecycle makes all of its own")
     return work if target is None else work.needed(target, given)
@@ -182,8 +186,11 @@ def steps_of(config: RunConfig) -> list[Step]:
     return found
 
 
-def parse_inputs(inputs: Sequence[str], store: Path) -> dict[str, Path]:
-    """`role=directory` or `role=digest` as role -> directory. Raises BadInput."""
+def parse_inputs(inputs: Sequence[str], store: Path, remote: str | None = None) -> dict[str, Path]:
+    """`role=directory` or `role=digest` as role -> directory, fetched if only `remote` has it.
+
+    Raises BadInput, and StageFailed if it cannot be fetched.
+    """
     given: dict[str, Path] = {}
     for text in inputs:
         role, equals, reference = text.partition("=")
@@ -191,8 +198,26 @@ def parse_inputs(inputs: Sequence[str], store: Path) -> dict[str, Path]:
             raise BadInput(f"input {text}: write role=directory or role=digest")
         if role in given:
             raise BadInput(f"input {role}: is given twice")
-        given[role] = find_artifact(store, reference)
+        given[role] = find_or_fetch(store, reference, remote)
     return given
+
+
+def find_or_fetch(store: Path, reference: str, remote: str | None) -> Path:
+    """An artifact of the store by its reference, or of a store elsewhere by its digest.
+
+    Raises BadInput if neither has it, StageFailed if it cannot be fetched.
+    """
+    try:
+        return find_artifact(store, reference)
+    except BadInput:
+        if remote is None or len(reference) < 4 or not reference.isalnum():
+            raise
+        from artifacts.remote import Remote
+
+        path = Remote(remote).fetch_by_digest(reference, store)
+        if path is None:
+            raise
+        return path
 
 
 def _with_baseline(step: Step, baseline: str | None, store: Path) -> Step:

@@ -13,12 +13,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from artifacts.errors import REJECTED, BadInput, StageFailed, said_of
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.store import prepare_store
 from stages.plan import Planned, plan
 from stages.spec import Request, StageSpec
+
+if TYPE_CHECKING:
+    from artifacts.remote import Remote
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 TAIL_LINES = 40
@@ -50,21 +54,34 @@ def run_stage(
     on_line: OnLine,
     log: Path,
     *,
+    claim: Callable[[Path], None] = lambda artifact: None,
+    remote: "Remote | None" = None,
     check_inputs: bool = True,
 ) -> StageOutcome:
-    """Run one stage, or find its work done. `log` gets everything it prints.
+    """Run one stage, or find its work done, here or in `remote`, which gets what is made here.
 
+    `log` gets everything it prints.
+
+    `claim` is told where the artifact stands or will stand, before anyone looks whether it does.
     `check_inputs=False` is for inputs whose bytes were compared with their manifests just now.
     Raises BadInput (nothing was done) or StageFailed with the last lines of the log.
     """
     begin = time.monotonic()
     planned = plan(spec, request, check_inputs=check_inputs)
+    if not Path(request.store).exists():
+        prepare_store(Path(request.store))
+    claim(planned.final)
     manifest = planned.finished()
+    if manifest is None and remote is not None:
+        remote.fetch(spec.makes, planned.identity, Path(request.store), on_line)
+        manifest = planned.finished()
     skipped = manifest is not None
     if manifest is None:
         prepare_store(Path(request.store))
         _run_process(planned, request, on_line, log)
         manifest = read_manifest(planned.final)
+    if remote is not None:
+        remote.push(planned.final, on_line)
     return StageOutcome(
         manifest=manifest,
         path=planned.final,

@@ -4,6 +4,7 @@
 2 bad input (nothing was done), 3 rejected by the gate.
 """
 
+import contextlib
 import os
 import platform
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from artifacts.claims import claims
 from artifacts.errors import BadInput, MindCycleError, StageFailed, said_of
 from artifacts.json_files import read_json
 from artifacts.manifest import Manifest, content_digest, list_files, write_manifest
@@ -28,6 +30,7 @@ from artifacts.validation import sentences
 from artifacts.writing import exclusive, publish
 from stages.plan import Planned, plan
 from stages.spec import Job, Request, StageSpec
+from stages.turns import turn
 
 PACKAGES = (
     "mindcycle",
@@ -84,17 +87,28 @@ def main(spec: StageSpec, run: Run) -> None:
 
 def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
     """Do the work of `request`, or find it done. Returns the artifact's manifest."""
-    planned = plan(spec, request)
-    prepare_store(Path(request.store))
+    with claims(f"{spec.name}-{os.getpid()}") as using:
+        # Again, for a stage that outlives its flow a little or is run by hand.
+        for path in map(Path, request.inputs.values()):
+            using.add(path)
+        planned = plan(spec, request)
+        prepare_store(Path(request.store))
+        using.add(planned.final)
+        return _execute(planned, run)
+
+
+def _execute(planned: Planned, run: Run) -> Manifest:
+    spec = planned.spec
     with exclusive(planned.lock, waiting=f"{spec.name}: another process is at this; waiting"):
         manifest = planned.finished()
         if manifest is not None:
             print(f"{spec.name}: done already: {planned.final}", flush=True)
             return manifest
-        try:
-            manifest = _work(planned, run)
-        except OSError as error:
-            raise StageFailed(said_of(error, planned.work)) from error
+        with turn(spec.name) if spec.trains else contextlib.nullcontext():
+            try:
+                manifest = _work(planned, run)
+            except OSError as error:
+                raise StageFailed(said_of(error, planned.work)) from error
     print(f"{spec.name}: wrote {planned.final}", flush=True)
     return manifest
 

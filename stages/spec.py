@@ -59,6 +59,8 @@ class StageSpec:
     """Raise it when the same config and inputs would give other bytes than before."""
     resumes: bool = False
     """Whether a killed run goes on from its work directory; otherwise the directory is cleared."""
+    trains: bool = False
+    """Whether it takes all cores for long: two such stages on one machine take turns."""
     exit_code: Callable[[Manifest], int] = field(default=lambda manifest: 0)
     """The process's exit code once the artifact is whole."""
 

@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import os
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +13,7 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("mindcycle")
+
+# Trainings take turns on a machine; those of these tests do not wait for others.
+_RUNTIME = tempfile.TemporaryDirectory(prefix="mindcycle-tests-")
+os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name

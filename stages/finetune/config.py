@@ -276,6 +276,7 @@ SPEC = StageSpec(
         "adapter": Input(("adapter",), required=False),
     },
     code_version=1,
+    trains=True,
     resumes=True,
 )
 
@@ -285,6 +286,7 @@ FULL = StageSpec(
     config=FinetuneConfig,
     inputs={role: SPEC.inputs[role] for role in ("model", "corpus")},
     code_version=1,
+    trains=True,
     resumes=True,
 )
 """The same where method is not lora: what comes out is a model."""

@@ -293,5 +293,6 @@ SPEC = StageSpec(
         "initial": Input(("checkpoint", "hf-model"), required=False),
     },
     code_version=1,
+    trains=True,
     resumes=True,
 )

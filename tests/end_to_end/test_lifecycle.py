@@ -1,6 +1,8 @@
 """The whole lifecycle on configs/tiny.yaml: run, skipped, interrupted, rejected, tampered with."""
 
+import html
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -11,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.claims import FOLDER, SWEEPING
 from artifacts.manifest import read_manifest
 from artifacts.store import list_artifacts
+from flows.cleaning import expected_paths
+from flows.lifecycle import load_work
 from tests.command import (
     ROOT,
     environment,
@@ -80,12 +85,17 @@ def test_text_becomes_a_release(done):
 
 def test_run_again_everything_is_skipped_and_nothing_is_touched(done):
     store, _ = done
-    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+
+    def times():  # what a run says it uses comes and goes
+        known = [path for path in store.rglob("*") if path.name not in (FOLDER, SWEEPING)]
+        return {path: path.stat().st_mtime_ns for path in known}
+
+    before = times()
     begin = time.monotonic()
     ran = mindcycle("run", TINY, "--no-prefect", "--store", store)
     assert ran.returncode == 0, ran.stderr
     assert f"{STEPS} of them done already" in ran.stdout
-    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert times() == before
     # 1 s on two free cores; the bound is what the README promises.
     assert time.monotonic() - begin < 5 * 4
 
@@ -155,6 +165,34 @@ def test_an_impossible_floor_rejects_by_name_and_exports_nothing(copy, tmp_path)
     again = mindcycle(*arguments, "--no-prefect")
     assert again.returncode == 3
     assert "8 of them done already" in again.stdout
+
+
+def test_the_report_of_a_release_holds_the_config_that_makes_it_again(done, tmp_path):
+    store, _ = done
+    page = tmp_path / "report.html"
+    ran = mindcycle("report", only(store, "release"), "--to", page)
+    assert ran.returncode == 0, ran.stderr
+    text = page.read_text()
+    assert "released</span>" in text
+    assert text.count("data:image/png;base64,") >= 3  # loss, scores, decision
+    again = tmp_path / "again.yaml"
+    again.write_text(html.unescape(re.search(r"<pre>(name: .*?)</pre>", text, re.S)[1]))
+    paths = expected_paths(load_work(again, store=store))
+    assert [path.parent.name for path in paths][-1] == "release"
+    assert paths[-1] == only(store, "release").absolute()
+
+
+def test_gc_keeps_a_release_and_all_it_was_made_from(copy):
+    before = digests(copy)
+    ran = mindcycle("gc", "--yes", "--store", copy)
+    assert ran.returncode == 0, ran.stderr
+    assert digests(copy) == before
+    shutil.rmtree(only(copy, "release"))
+    kept = mindcycle("gc", "--yes", "--store", copy, "--keep", TINY)
+    assert kept.returncode == 0, kept.stderr
+    assert digests(copy) == {key: value for key, value in before.items() if key[0] != "release"}
+    assert mindcycle("gc", "--yes", "--store", copy).returncode == 0
+    assert digests(copy) == {}
 
 
 def test_verify_goes_back_to_the_data_and_finds_a_changed_byte(copy):

@@ -1,0 +1,207 @@
+"""A store elsewhere: sent whole or not taken for whole, gone on with, fetched by digest."""
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+from artifacts.errors import BadInput, StageFailed
+from artifacts.manifest import problems_with_files, read_manifest
+from artifacts.remote import Remote
+from artifacts.store import list_artifacts
+from flows.chain import run_chain
+from flows.lifecycle import find_or_fetch
+from flows.stage_process import StageOutcome
+from tests.command import ROOT
+from tests.fakes.chain import fake_work
+
+
+def quiet(text):
+    pass
+
+
+def plain(call):
+    return call.run(quiet)
+
+
+@pytest.fixture(autouse=True)
+def _importable_fakes(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture(params=["file", "s3"])
+def url(request, tmp_path):
+    """A folder, and a bucket on a real S3-compatible server on loopback."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/elsewhere"
+        return
+    yield request.getfixturevalue("bucket")
+
+
+@pytest.fixture(scope="module")
+def s3_server():
+    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(s3_server, monkeypatch):
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{os.urandom(4).hex()}"
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir(name)
+    return f"s3://{name}/shared"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> StageOutcome:
+    """A checkpoint of a few bytes and the corpus it is made from."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    store = tmp_path_factory.mktemp("made")
+    return run_chain(fake_work(store).needed("press"), plain).outcomes["press"]
+
+
+def test_what_is_sent_is_fetched_with_the_same_bytes_and_sent_once(url, made, tmp_path):
+    remote = Remote(url)
+    assert remote.push(made.path, quiet) == made.manifest.files[0].size
+    assert remote.push(made.path, quiet) == 0
+    store = tmp_path / "there"
+    path = remote.fetch("checkpoint", made.manifest.identity, store, quiet)
+    assert path == store / "checkpoint" / made.path.name
+    assert read_manifest(path) == made.manifest
+    assert problems_with_files(path, made.manifest) == []
+    assert remote.fetch("checkpoint", "f" * 64, store, quiet) is None
+    assert find_or_fetch(tmp_path / "new", made.manifest.digest[:12], url).name == made.path.name
+    with pytest.raises(BadInput, match="is neither"):
+        find_or_fetch(tmp_path / "new", "ffff", url)
+
+
+def test_two_machines_share_it_training_here_and_judging_there(url, tmp_path):
+    here = fake_work(tmp_path / "here")
+    there = fake_work(tmp_path / "there")
+    object.__setattr__(here, "remote", url)
+    object.__setattr__(there, "remote", url)
+    first = run_chain(here.needed("press"), plain)
+    assert [o.skipped for o in first.outcomes.values()] == [False, False]
+    second = run_chain(there, plain)
+    assert [n for n, o in second.outcomes.items() if not o.skipped] == ["judge"]
+    # And back: nothing is left to do where the training was.
+    third = run_chain(here, plain)
+    assert all(outcome.skipped for outcome in third.outcomes.values())
+    assert {m.digest for _, m in list_artifacts(tmp_path / "here")} == {
+        m.digest for _, m in list_artifacts(tmp_path / "there")
+    }
+
+
+class Breaking:
+    """A file system whose `put_file` fails after so many files."""
+
+    def __init__(self, files, good):
+        self._files, self._left = files, good
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+    def put_file(self, source, target):
+        if self._left == 0:
+            raise ConnectionResetError("connection reset by peer")
+        self._left -= 1
+        self._files.put_file(source, target)
+
+
+def several(made, tmp_path, count=4) -> Path:
+    """The artifact with more files in it."""
+    from artifacts.manifest import content_digest, list_files, write_manifest
+
+    path = Path(shutil.copytree(made.path, tmp_path / "store" / "checkpoint" / made.path.name))
+    for i in range(count - 1):
+        (path / f"part-{i}").write_bytes(bytes([i]) * 1000)
+    files = list_files(path)
+    about = {"files": files, "digest": content_digest("checkpoint", files)}
+    write_manifest(path, made.manifest.model_copy(update=about))
+    return path
+
+
+def test_a_transfer_that_broke_goes_on_where_it_stood(url, made, tmp_path):
+    path = several(made, tmp_path)
+    total = sum(entry.size for entry in read_manifest(path).files)
+    remote = Remote(url)
+    whole = remote._files
+    remote._files = Breaking(whole, good=2)
+    with pytest.raises(StageFailed, match=r"could not send to .*connection reset.*stays whole"):
+        remote.push(path, quiet)
+    remote._files = whole
+    # No manifest: nobody takes what is there for an artifact.
+    assert remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet) is None
+    sent = remote.push(path, quiet)
+    assert 0 < sent < total
+    fetched = remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
+    assert problems_with_files(fetched, read_manifest(path)) == []
+
+
+def test_what_was_cut_on_the_way_is_sent_again(url, made, tmp_path):
+    path = several(made, tmp_path)
+    remote = Remote(url)
+    entry = read_manifest(path).files[0]
+    place = f"{remote._place('checkpoint', made.manifest.identity)}/{entry.path}"
+    remote._files.makedirs(place.rpartition("/")[0], exist_ok=True)
+    remote._files.pipe_file(place, b"?" * entry.size)  # right size, wrong bytes
+    remote.push(path, quiet)
+    fetched = remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
+    assert problems_with_files(fetched, read_manifest(path)) == []
+
+
+def test_what_the_store_damages_is_never_taken(url, made, tmp_path):
+    remote = Remote(url)
+    remote.push(made.path, quiet)
+    entry = made.manifest.files[0]
+    place = f"{remote._place('checkpoint', made.manifest.identity)}/{entry.path}"
+    remote._files.pipe_file(place, b"?" * entry.size)
+    with pytest.raises(StageFailed, match=r"something else than it should:\n.*has changed"):
+        remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
+    assert list_artifacts(tmp_path / "x") == []
+
+
+def test_a_store_that_does_not_answer_fails_the_run_and_what_is_made_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    work = fake_work(tmp_path / "store").needed("grow")
+    object.__setattr__(work, "remote", "s3://bucket/x")
+    with pytest.raises(StageFailed, match="could not fetch from s3://bucket/x"):
+        run_chain(work, plain)
+
+
+@pytest.mark.parametrize("url", ["nosuch://x/y", "s4://x"])
+def test_an_unknown_protocol_is_bad_input(url):
+    with pytest.raises(BadInput, match="remote: is "):
+        Remote(url)
+
+
+def test_two_fetches_at_once_bring_one(url, made, tmp_path):
+    Remote(url).push(made.path, quiet)
+    found = []
+
+    def go():
+        found.append(Remote(url).fetch("checkpoint", made.manifest.identity, tmp_path, quiet))
+
+    threads = [threading.Thread(target=go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert len(list_artifacts(tmp_path)) == 1
