@@ -4,12 +4,14 @@ Every check runs, each finding is printed as it comes, and what may crash runs i
 own.
 """
 
+import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +22,7 @@ from flows.doctor_probe import SECONDS
 from flows.stage_process import run_supervised
 
 PROBE = Path(__file__).with_name("doctor_probe.py")
+CLONE = Path(__file__).resolve().parent.parent
 DISK_GB = 2.0
 """The quickstart's store takes under 0.1 GB; checkpoints of larger models need more."""
 MEMORY_GB = 3.0
@@ -78,6 +81,8 @@ def checks(store: Path) -> list[tuple[str, Check]]:
     """Every check with its title, the quick ones first."""
     return [
         ("python", check_python),
+        ("venv", lambda: check_environment(os.environ, Path(sys.prefix), CLONE)),
+        ("jupyter", lambda: check_kernels(kernel_folders(os.environ), Path(sys.prefix))),
         ("packages", lambda: check_packages(metadata.version)),
         ("disk", lambda: check_disk(store)),
         ("memory", lambda: check_memory(Path("/proc/meminfo"))),
@@ -93,6 +98,75 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> list[Findin
         return [Finding(True, text)]
     return [
         Finding(False, text, "use Python 3.10, 3.11 or 3.12: make quickstart PYTHON=python3.11")
+    ]
+
+
+def check_environment(
+    environment: Mapping[str, str], prefix: Path, clone: Path, here: Path | None = None
+) -> list[Finding]:
+    """Whether Python is that of the activated environment, and the code that of this clone.
+
+    A shell, an editor or a notebook often starts another Python than the one that was set up.
+    """
+    findings = []
+    active = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
+    if active and Path(active).resolve() != prefix.resolve():
+        findings.append(
+            Finding(
+                False,
+                f"this Python belongs to {prefix}, but {active} is activated",
+                f"run {Path(active) / 'bin' / 'mindcycle'}, or activate the other: "
+                f"source {prefix / 'bin' / 'activate'}",
+            )
+        )
+    here = here or Path.cwd()
+    if (here / "flows" / "lifecycle.py").is_file() and here.resolve() != clone.resolve():
+        findings.append(
+            Finding(
+                False,
+                f"this directory is a clone of MindCycle, but the code that runs is in {clone}",
+                f"install this one: {prefix / 'bin' / 'pip'} install --no-deps --editable {here}",
+            )
+        )
+    return findings or [Finding(True, f"{prefix}, code in {clone}")]
+
+
+def kernel_folders(environment: Mapping[str, str]) -> list[Path]:
+    """Where Jupyter looks for kernels: of the user, and of this environment."""
+    data = environment.get("JUPYTER_DATA_DIR")
+    home = Path(environment.get("HOME", "/"))
+    user = Path(data) if data else home / ".local" / "share" / "jupyter"
+    return [user / "kernels", Path(sys.prefix) / "share" / "jupyter" / "kernels"]
+
+
+def check_kernels(folders: Iterable[Path], prefix: Path) -> list[Finding]:
+    """Whether a notebook can run in this environment, and which kernel does."""
+    right, others = [], []
+    for file in sorted(file for folder in folders for file in folder.glob("*/kernel.json")):
+        try:
+            program = json.loads(file.read_text(encoding="utf-8"))["argv"][0]
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            others.append(f"{file} cannot be read")
+            continue
+        name = file.parent.name
+        # Not resolved: the interpreter of an environment is a link to that of the system.
+        if Path(program).parent == prefix / "bin" or "/" not in program:
+            right.append(name)
+        else:
+            gone = "" if Path(program).exists() else ", which is gone"
+            others.append(f"{name} starts {program}{gone}")
+    if right:
+        return [Finding(True, f"kernel {', '.join(right)} runs in this environment")]
+    if not others:
+        return [Finding(True, "no kernel is registered; only notebooks need one")]
+    python = prefix / "bin" / "python"
+    return [
+        Finding(
+            False,
+            f"no kernel runs in this environment: {'; '.join(others)}",
+            f"for notebooks: {python} -m pip install ipykernel, then {python} -m ipykernel "
+            "install --user --name mindcycle, and choose the kernel mindcycle",
+        )
     ]
 
 

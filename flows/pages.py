@@ -3,8 +3,10 @@
 import base64
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import UUID
 
 from artifacts.eval_report import TaskScores, read_report
+from artifacts.lineage import ancestors
 from artifacts.manifest import Manifest
 from flows.chain import Result
 from flows.stage_process import StageOutcome
@@ -15,19 +17,61 @@ MAX_TEXT = 100_000
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
-def step_page(name: str, outcome: StageOutcome) -> str:
+class Links:
+    """Where in Prefect's user interface the pages of this run's artifacts are."""
+
+    def __init__(self, base: str = "") -> None:
+        """`base` is the path under which the interface stands, such as /v2."""
+        self._base = base.rstrip("/")
+        self._ids: dict[str, UUID] = {}
+        self._names: dict[str, str] = {}
+
+    def add(self, step: str, outcome: StageOutcome, page: UUID) -> None:
+        """A step's page is there now; of two steps with one artifact the first counts."""
+        self._ids.setdefault(outcome.manifest.identity, page)
+        self._names.setdefault(outcome.manifest.identity, step)
+
+    def to(self, identity: str, text: str | None = None) -> str:
+        """A link to the page of an artifact, or plain text if this run has none of it."""
+        if identity not in self._ids:
+            return text or f"`{identity[:16]}`"
+        page = f"{self._base}/artifacts/artifact/{self._ids[identity]}"
+        return f"[{text or self._names[identity]}]({page})"
+
+
+NO_LINKS = Links()
+
+
+def step_page(name: str, outcome: StageOutcome, links: Links = NO_LINKS) -> str:
     """One step's artifact: where it is, its headline, its own report and pictures."""
     manifest, path = outcome.manifest, outcome.path
     state = "done already" if outcome.skipped else f"{outcome.seconds:.0f} s"
     parts = [
         f"# {name}\n",
         f"{manifest.kind} `{manifest.digest[:16]}`, {state}, at `{path}`\n",
+        _made_from(manifest, links),
         headline_table(manifest),
     ]
+    if manifest.kind == "release":
+        parts.append(lineage(path, links))
     for entry in manifest.files:
         if entry.path.endswith(".md") and "/" not in entry.path and entry.size <= MAX_TEXT:
             parts.append((path / entry.path).read_text(encoding="utf-8"))
     return "\n".join(_with_pictures(parts, path, manifest))
+
+
+def _made_from(manifest: Manifest, links: Links) -> str:
+    made = [f"{role} {links.to(entry.identity)}" for role, entry in manifest.inputs.items()]
+    return f"Made from {', '.join(made)}.\n" if made else ""
+
+
+def lineage(path: Path, links: Links) -> str:
+    """What an artifact was made from, back to the data, as a list."""
+    lines = ["## Lineage\n"]
+    for one in ancestors(path):
+        text = f"{one.title}: {one.kind} `{one.digest[:16]}`"
+        lines.append(f"{'  ' * one.depth}- {links.to(one.identity, text)}")
+    return "\n".join([*lines, ""])
 
 
 def _with_pictures(parts: list[str], path: Path, manifest: Manifest) -> list[str]:
@@ -95,11 +139,12 @@ def _accuracy(score: TaskScores) -> str:
     return f"{score.micro:.1%}{error}"
 
 
-def run_page(name: str, result: Result) -> str:
+def run_page(name: str, result: Result, links: Links = NO_LINKS) -> str:
     """A whole run: every step with its state, time and artifact, and the scores side by side."""
     rows = [
-        f"| {step} | {_state(step, outcome, result)} | {outcome.seconds:.1f} s "
-        f"| {outcome.manifest.kind} | `{outcome.manifest.digest[:16]}` | `{outcome.path}` |"
+        f"| {links.to(outcome.manifest.identity, step)} | {_state(step, outcome, result)} "
+        f"| {outcome.seconds:.1f} s | {outcome.manifest.kind} "
+        f"| `{outcome.manifest.digest[:16]}` | `{outcome.path}` |"
         for step, outcome in result.outcomes.items()
     ]
     head = ["| step | state | time | kind | digest | artifact |", "|---|---|---|---|---|---|"]

@@ -1,26 +1,31 @@
 """The chain as a Prefect flow run: a task a step, states by name, pages in the user interface."""
 
+import os
 import time
+from collections.abc import Callable
+from uuid import UUID
 
-from prefect import get_run_logger, pause_flow_run, task
-from prefect.artifacts import create_markdown_artifact
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.exceptions import FlowPauseTimeout
-from prefect.input import RunInput
+from prefect.events import emit_event
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
-from pydantic import Field
 
 from artifacts.approval import Approval, give_approval
-from flows.chain import Runner, Step, StepCall, Work, run_chain
+from flows.asking import WAITING, ask
+from flows.chain import Result, Runner, Step, StepCall, Work, run_chain
+from flows.crashes import say_running
 from flows.listening import ATTENDED, LISTENER, Listener
-from flows.pages import run_page, step_page
+from flows.live import Live, put_page
+from flows.pages import Links, run_page, step_page
+from flows.prefect_server import interface_base
 from flows.stage_process import StageOutcome
 
 LINE_SECONDS = 1.0
 """A stage's lines go to Prefect this far apart at least; the log file has them all."""
 LINE_CHARACTERS = 2000
-WAIT_SECONDS = 7 * 24 * 3600
-"""How long a paused run waits for a person's answer."""
+RELEASED, REJECTED = "mindcycle.released", "mindcycle.rejected"
+"""Names of the events that automations can wait for."""
 
 
 class LogListener(Listener):
@@ -40,49 +45,77 @@ class LogListener(Listener):
 def run_as_flow(work: Work) -> State[None]:
     """Run the chain inside a flow run; returns the state the flow run shall end in.
 
-    The state's name is Rejected, Skipped (all was done already) or Completed. Raises what
-    `run_chain` raises.
+    The state's name is Released, Rejected, Skipped (all was done already), Waiting for approval or
+    Completed. Raises what `run_chain` raises.
     """
-    result = run_chain(work, task_runner(LISTENER.get()), ask_in_prefect)
-    create_markdown_artifact(run_page(work.name, result), key="run", description="The whole run")
+    say_running(str(flow_run.id))
+    links = Links(interface_base(os.environ.get("PREFECT_API_URL", "")))
+    result = run_chain(work, task_runner(LISTENER.get(), links), ask_in_prefect)
+    put_page("run", run_page(work.name, result, links), "The whole run")
     if result.rejected_by:
         outcome = result.outcomes[result.rejected_by]
+        if not outcome.skipped:  # news; what an automation starts must not start it again
+            _tell(REJECTED, work, outcome)
         message = f"{result.rejected_by} rejected: {outcome.path}"
         return Failed(name="Rejected", message=message)
     if result.waiting:
         path = result.outcomes[result.waiting].path
-        return Failed(name="Waiting", message=f"mindcycle approve {path} --why ..., then run again")
+        return Failed(name=WAITING, message=f"mindcycle approve {path} --why ..., then run again")
     if all(outcome.skipped for outcome in result.outcomes.values()):
         return Completed(name="Skipped", message="Everything was done already.")
+    if release := _new_release(result):
+        _tell(RELEASED, work, release)
+        return Completed(name="Released", message=str(release.path))
     return Completed(message=f"{len(result.outcomes)} steps, {work.store}")
 
 
-class Answer(RunInput):
-    """What a person says to a decision."""
+def _new_release(result: Result) -> StageOutcome | None:
+    for outcome in result.outcomes.values():
+        if outcome.manifest.kind == "release" and not outcome.skipped:
+            return outcome
+    return None
 
-    approved: bool
-    who: str = Field(min_length=1)
-    why: str = Field(min_length=1)
+
+def _tell(event: str, work: Work, outcome: StageOutcome) -> None:
+    manifest = outcome.manifest
+    emit_event(
+        event,
+        resource={
+            "prefect.resource.id": f"mindcycle.{manifest.kind}.{manifest.digest[:16]}",
+            "prefect.resource.name": work.name,
+        },
+        related=[
+            {
+                "prefect.resource.id": f"prefect.flow-run.{flow_run.id}",
+                "prefect.resource.role": "flow-run",
+            }
+        ],
+        payload={
+            "run": work.name,
+            "kind": manifest.kind,
+            "digest": manifest.digest,
+            "directory": str(outcome.path.absolute()),
+        },
+    )
 
 
 def ask_in_prefect(work: Work, outcome: StageOutcome) -> Approval | None:
     """Pause the flow run and ask in Prefect's user interface; None if none is there to be asked in.
 
-    Without an answer in WAIT_SECONDS the run ends, and `mindcycle approve` is left.
+    Without an answer the run ends after a week, and `mindcycle approve` is left.
     """
     if not ATTENDED.get():
         return None
     page = (outcome.path / "decision.md").read_text(encoding="utf-8")
-    try:
-        answer = pause_flow_run(
-            wait_for_input=Answer.with_initial_data(description=page), timeout=WAIT_SECONDS
-        )
-    except FlowPauseTimeout:
+    answer = ask(page, outcome.manifest.digest)
+    if answer is None:
         return None
+    if not answer.approved and outcome.skipped:
+        _tell(REJECTED, work, outcome)
     return give_approval(work.store, outcome.manifest, answer.approved, answer.why, answer.who)
 
 
-def task_runner(listener: Listener) -> Runner:
+def task_runner(listener: Listener, links: Links) -> Runner:
     """Runs each step as a task of the flow run that is going on."""
 
     def run(call: StepCall) -> StageOutcome:
@@ -93,18 +126,17 @@ def task_runner(listener: Listener) -> Runner:
         @task(name=call.step.name, task_run_name=call.step.name, cache_policy=NO_CACHE)
         def step_task() -> State[None]:
             log = LogListener()
+            live = Live(call.step.name, _warn())
 
             def on_line(text: str) -> None:
                 log.line(call.step, text)
+                live.line(text)
                 listener.line(call.step, text)
 
             outcome = call.run(on_line)
+            live.ended()
             outcomes.append(outcome)
-            create_markdown_artifact(
-                step_page(call.step.name, outcome),
-                key=call.step.name,
-                description=f"{outcome.manifest.kind} {outcome.manifest.digest[:16]}",
-            )
+            links.add(call.step.name, outcome, _show(call.step, outcome, links))
             return _task_state(outcome)
 
         state = step_task(return_state=True)
@@ -114,6 +146,16 @@ def task_runner(listener: Listener) -> Runner:
         return outcomes[0]
 
     return run
+
+
+def _show(step: Step, outcome: StageOutcome, links: Links) -> UUID:
+    about = f"{outcome.manifest.kind} {outcome.manifest.digest[:16]}"
+    return put_page(step.name, step_page(step.name, outcome, links), about)
+
+
+def _warn() -> Callable[[str], None]:
+    logger = get_run_logger()
+    return lambda text: logger.warning("%s", text)
 
 
 def _task_state(outcome: StageOutcome) -> State[None]:

@@ -97,6 +97,22 @@ def answers(api_url: str, seconds: float = 5.0) -> bool:
         return False
 
 
+def interface_base(api_url: str) -> str:
+    """The path of the user interface that a server shows first; empty if it has but one, or none.
+
+    Prefect serves two of them, the newer one under a path of its own.
+    """
+    try:
+        with urllib.request.urlopen(
+            f"{api_url.rstrip('/').removesuffix('/api')}/ui-settings", timeout=5
+        ) as r:
+            settings = json.load(r)
+        base = settings[f"{settings['default_ui']}_base_url"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return base if isinstance(base, str) else ""
+
+
 def wait_until_up(server: ServerProcess, api_url: str) -> None:
     """Return when the server answers. Raises StageFailed if it ends or takes too long."""
     deadline = time.monotonic() + START_SECONDS

@@ -10,6 +10,7 @@ from artifacts.approval import approval_of
 from artifacts.errors import REJECTED
 from flows.chain import Work, check_sources, run_chain
 from flows.console import ConsoleListener, print_summary
+from flows.crashes import report_crashes
 from flows.lifecycle import load_work
 from flows.listening import ATTENDED, LISTENER, Listener, plain_runner
 from flows.stage_process import StageOutcome
@@ -76,9 +77,11 @@ def _run_flow(
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     server = begin_connection()
     from flows import flows  # takes a second, in which the server starts
+    from flows.asking import WAITING
 
     if server is not None:
         wait_until_up(server, os.environ["PREFECT_API_URL"])
+    report_crashes(os.environ["PREFECT_API_URL"])
     flow_name, _, model = (target or "lifecycle").partition("-")
     if model:
         parameters["model"] = model
@@ -87,5 +90,5 @@ def _run_flow(
     LISTENER.set(listener)
     ATTENDED.set(server is None)
     state = getattr(flows, flow_name)(**parameters, return_state=True)
-    if state.name not in ("Rejected", "Waiting"):
+    if state.name not in ("Rejected", WAITING):
         state.result()  # raises what the flow raised

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInput, StageFailed
 from artifacts.writing import write_file_atomically
+from flows.crashes import report_crashes
 from flows.prefect_server import (
     HERE,
     ServerProcess,
@@ -25,6 +26,8 @@ from flows.prefect_server import (
 
 POOL = "local"
 """The work pool of prefect.yaml; its runs are processes on this machine."""
+LOOK_SECONDS = 5.0
+"""How soon a run whose process is gone is said to have crashed."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WORKER_GRACE = 20.0
 """Seconds a stopped worker has for its flow runs, whose stages may write a checkpoint first."""
@@ -65,7 +68,7 @@ def up(host: str, port: int, runs: int) -> None:
         record = {"api_url": f"{url}/api", "pid": os.getpid()}
         write_file_atomically(here, json.dumps(record).encode())
         print(_welcome(url), flush=True)
-        _stay(started)
+        _stay(started, f"{url}/api")
     finally:
         print("Stopping ...", flush=True)
         here.unlink(missing_ok=True)
@@ -82,11 +85,15 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         raise StageFailed("\n".join([f"{' '.join(command[1:])} failed:", *last]))
 
 
-def _stay(started: list[ServerProcess]) -> None:
+def _stay(started: list[ServerProcess], api_url: str) -> None:
+    look = 0.0
     while True:
         for part in started:
             if (code := part.process.poll()) is not None:
                 raise StageFailed(f"a part ended with exit code {code}; its log is {part.log}")
+        if time.monotonic() >= look:
+            report_crashes(api_url)
+            look = time.monotonic() + LOOK_SECONDS
         time.sleep(0.5)
 
 

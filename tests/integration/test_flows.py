@@ -1,26 +1,36 @@
 """The chain as Prefect flow runs: states by name, a task a step, pages, failures as they are."""
 
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 from prefect import flow
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
+from prefect.events.schemas.automations import AutomationCore
+from prefect.states import Cancelling, Completed, Paused, Running
 from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.errors import BadInput, StageFailed
+from flows.crashes import report_crashes
 from flows.listening import ATTENDED, LISTENER, Listener
+from flows.live import Live
 from flows.prefect_run import run_as_flow
 from tests.fakes.chain import fake_work
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _server():
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
+def _server(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("home")))
+        with prefect_test_harness(server_startup_timeout=180):
+            yield
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +65,12 @@ def test_completed_then_skipped_with_a_page_for_every_step(tmp_path):
     page = Artifact.get("judge").data
     assert "| outcome | approved |" in page
     assert "8 letters: approved" in page
-    assert "| press | done |" in Artifact.get("run").data
+    whole = Artifact.get("run").data
+    press = Artifact.get("press")
+    # Pages of one run lead to each other.
+    link = rf"\[press\]\((/v2)?/artifacts/artifact/{press.id}\)"
+    assert re.search(rf"\| {link} \| done \|", whole)
+    assert re.search(rf"pressed {link}", page)
 
     state, tasks = run(fake_work(tmp_path))
     assert (state.name, state.type) == ("Skipped", "COMPLETED")
@@ -74,7 +89,7 @@ def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, n
         with get_client(sync_client=True) as client:
             for _ in range(600):
                 for paused in client.read_flow_runs():
-                    if paused.state_name == "Paused":
+                    if paused.state_name == "Waiting for approval":
                         given = {"approved": approved, "who": "Ada", "why": "read it"}
                         client.resume_flow_run(paused.id, run_input={**given, "who": ""})
                         client.resume_flow_run(paused.id, run_input=given)
@@ -96,7 +111,7 @@ def test_where_nobody_can_answer_the_run_ends_waiting(tmp_path):
         state, tasks = run(fake_work(tmp_path, judge={"approval": True}))
     finally:
         ATTENDED.reset(token)
-    assert (state.name, state.type) == ("Waiting", "FAILED")
+    assert (state.name, state.type) == ("Waiting for approval", "FAILED")
     assert "mindcycle approve" in state.message
     assert "ship" not in tasks
 
@@ -134,3 +149,107 @@ def test_whoever_listens_hears_every_line_and_prefect_some(tmp_path):
     shown = [message for message in ours if message.startswith("line ")]
     assert shown[0] == "line 0"
     assert len(shown) < 50
+
+
+def test_every_deployment_s_flow_takes_its_own_defaults_and_what_its_form_sends():
+    from flows import flows
+
+    entries = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())
+    names = [each["entrypoint"].partition(":")[2] for each in entries["deployments"]]
+    assert len(names) == 10
+    for name in names:
+        one = getattr(flows, name)
+        assert one.validate_parameters({})["changes"].overrides() == []
+        assert one.parameters.properties["config"]["anyOf"][0]["enum"]
+        assert all(each.get("description") for each in one.parameters.properties.values())
+    sent = flows.pretrain.validate_parameters({"changes": {"pretrain_steps": 5}})
+    assert sent["changes"].overrides() == ["pretrain.steps=5"]
+
+
+@flow
+def empty():
+    """A flow whose runs these tests only pretend to run."""
+
+
+def pretended(client, state):
+    """A flow run in a state, whose process is this one's child or gone."""
+    made = client.create_flow_run(empty)
+    client.set_flow_run_state(made.id, state, force=True)
+    return made.id
+
+
+def test_a_run_whose_process_is_gone_has_crashed_and_a_living_one_has_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    program = (
+        "import sys, time\nfrom flows.crashes import say_running\n"
+        "for run in sys.argv[1:]: say_running(run)\nprint('runs', flush=True)\ntime.sleep(300)\n"
+    )
+    with get_client(sync_client=True) as client:
+        states = (Running(), Paused(timeout_seconds=100), Cancelling(), Completed())
+        runs = [pretended(client, state) for state in states]
+
+        def names():
+            return [client.read_flow_run(run).state.name for run in runs]
+
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, runs)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "runs\n"
+        report_crashes(str(client.api_url))
+        assert names() == ["Running", "Paused", "Cancelling", "Completed"]
+        process.kill()
+        process.wait()
+        report_crashes("http://127.0.0.1:9/api")  # no server: asked another time
+        report_crashes(str(client.api_url))
+        assert names() == ["Crashed", "Crashed", "Cancelled", "Completed"]
+        assert "goes on from what is whole" in client.read_flow_run(runs[0]).state.message
+    assert list((tmp_path / "running").iterdir()) == []
+
+
+def test_progress_is_shown_while_a_step_works_and_cannot_end_it(monkeypatch):
+    lines = [
+        f"pretrain  {i}/10 steps  loss {9 - i}.5  1,234 steps/s  0:0{i} left" for i in range(9)
+    ]
+
+    @flow(persist_result=False)
+    def working():
+        live = Live("pretrain", warnings.append, clock=iter(range(0, 1000, 5)).__next__)
+        for line in ["MindSpore says something", *lines]:
+            live.line(line)
+        monkeypatch.setattr("flows.live.update_progress_artifact", broken)
+        live.line("pretrain  9/10 steps  loss 0.1")
+        live.ended()
+
+    def broken(*arguments):
+        raise ConnectionError("no server")
+
+    warnings = []
+    working()
+    bar = Artifact.get("pretrain-progress")
+    assert bar.type == "progress"
+    assert bar.data == 80.0
+    page = Artifact.get("pretrain-live").data
+    assert "| steps | 8 of 10 |" in page
+    assert "| loss | 1.5 |" in page
+    assert "| time left | 0:08 |" in page
+    assert "![loss](data:image/svg+xml;base64," in page
+    assert warnings == ["progress is no longer shown: no server"]
+
+
+def test_a_release_and_a_rejection_are_events(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("flows.prefect_run.emit_event", lambda name, **about: told.append(name))
+    run(fake_work(tmp_path))
+    for _ in range(2):  # the second time it is no news
+        run(fake_work(tmp_path, judge={"floor": 1000}))
+    assert told == ["mindcycle.rejected"]
+
+
+def test_the_automations_are_such_as_prefect_takes():
+    text = (Path(__file__).parents[2] / "deploy" / "automations.yaml").read_text()
+    found = [AutomationCore.model_validate(each) for each in yaml.safe_load(text)["automations"]]
+    assert [list(each.trigger.expect) for each in found] == [
+        ["mindcycle.released"],
+        ["mindcycle.rejected"],
+    ]
+    assert not any(each.enabled for each in found)

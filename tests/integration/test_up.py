@@ -90,15 +90,16 @@ def test_a_schedule_is_off_at_first_and_as_it_was_left_after_a_restart(home):
     for _ in range(2):
         process, server = start_up(home)
         deployment = server.call("/deployments/name/lifecycle/default")
-        (schedule,) = deployment["schedules"]
-        seen.append((schedule["slug"], schedule["active"]))
-        path = f"/deployments/{deployment['id']}/schedules/{schedule['id']}"
+        schedules = {schedule["slug"]: schedule for schedule in deployment["schedules"]}
+        assert len(schedules) == len(deployment["schedules"])
+        seen.append({slug: schedule["active"] for slug, schedule in schedules.items()})
+        path = f"/deployments/{deployment['id']}/schedules/{schedules['nightly']['id']}"
         server.call(path, {"active": True}, "PATCH")
         family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         assert process.wait(30) == 143
         assert [child for child in family if child.is_running()] == []
-    assert seen == [("nightly", False), ("nightly", True)]
+    assert seen == [{"nightly": False, "weekly": False}, {"nightly": True, "weekly": False}]
 
 
 @pytest.mark.timeout(900)
@@ -112,7 +113,7 @@ def test_up(home, tmp_path):
     assert {d["name"] for d in deployments} == {"default"}
     # Nothing of this machine's folders is in them: workers elsewhere can take their runs.
     assert str(ROOT) not in json.dumps(deployments)
-    assert [s["active"] for d in deployments for s in d["schedules"]] == [False]
+    assert [s["active"] for d in deployments for s in d["schedules"]] == [False, False]
 
     second = mindcycle("up", "--port", free_port(), PREFECT_HOME=str(home))
     assert second.returncode == 2
