@@ -67,8 +67,8 @@ def test_a_layout_trains_like_one_process(
     for key in one.files:
         if key.startswith("gradient"):
             difference = np.linalg.norm(ours[key].astype(np.float64) - one[key])
-            # The heads' norms sum over all rows and heads what mostly cancels: float32 itself.
-            limit = 5e-6 if key.endswith(("q_norm.weight", "k_norm.weight")) else 1e-6
+            # Norms per head sum over all rows and heads what mostly cancels: float32 itself.
+            limit = 5e-6 if reference == "qwen3" else 1e-6
             assert difference <= limit * np.linalg.norm(one[key]), key
 
 
