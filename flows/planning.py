@@ -68,7 +68,6 @@ def work_of(config: RunConfig, precision: Precision) -> Work:
         pretrain.batch.sequences(),
         pretrain.micro_size,
         precision,
-        pretrain.recompute,
     )
 
 

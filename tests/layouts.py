@@ -53,8 +53,6 @@ def train(case: dict[str, Any], found: Mesh) -> dict[str, np.ndarray]:
     shape, place = shape_of(case), found.place
     decoder = shards.make_decoder(shape, found)
     shards.load(decoder, shape, place, random_weights(shape))
-    if case.get("recompute"):
-        decoder.recompute_layers()
     trainer = make_trainer(shape, decoder, OPTIMIZER, found)
     micro = case.get("micro", 1)
     out: dict[str, np.ndarray] = {}

@@ -317,11 +317,6 @@ class Decoder(nn.Cell):
                 SplitRowLoss(part.vocabulary),
             )
 
-    def recompute_layers(self) -> None:
-        """Keep only each layer's input for the way back, and compute the layer again there."""
-        for layer in self.layers:
-            layer.recompute()
-
     def embed(self, ids_BT: Tensor) -> Tensor:
         """The stream [N, D] before the first layer."""
         return self.gather(self.embedding, ops.reshape(ids_BT, (-1,)), 0)

@@ -207,9 +207,6 @@ class PretrainConfig(StageConfig):
     """A rolling checkpoint (`.../checkpoints/step-...`) of another run to go on from, optimiser and
     place in the data included, for example in another layout: its batch, seed and corpus must be
     the same. Default: from this run's own, or from the start."""
-    recompute: bool = False
-    """Whether layers are computed again on the way back instead of being kept: a third more
-    arithmetic for a fraction of the memory. Default false."""
     max_nonfinite_steps: int = Field(default=10, gt=0)
     """A step whose loss or gradient is not finite is skipped; so many in a row end the run.
     Default 10."""

@@ -28,7 +28,6 @@ class Work:
     micro_size: int
     """Sequences a process takes at once."""
     precision: Precision = "fp32"
-    recompute: bool = False
 
     @property
     def micro_batches(self) -> int:
@@ -126,7 +125,7 @@ def _activations(work: Work, place: Place) -> int:
     shape, layout, rows = work.shape, work.layout, work.rows
     layers = len(layout.layers(place.stage, shape.layers))
     each = layer_activations(shape, layout.tensor, work.sequence_length)
-    kept = each + layers * shape.hidden_size if work.recompute else layers * each
+    kept = layers * each
     # cos and sin repeated for all heads, and the bias likewise.
     heads = shape.heads // layout.tensor
     rotated = heads + shape.kv_heads // layout.tensor
@@ -174,8 +173,7 @@ def _ring(processes: int) -> float:
 def flops(work: Work) -> int:
     """Of the matrix products of one step, over all processes: forward once, backward twice.
 
-    With recomputation the layers' forward pass is made twice; with pipeline stages that of all
-    stages but the last.
+    With pipeline stages the forward pass is made twice, save on the last.
     """
     shape, length = work.shape, work.sequence_length
     queries = shape.heads * shape.head_dim
@@ -185,10 +183,10 @@ def flops(work: Work) -> int:
     )
     head = shape.vocab_size * shape.hidden_size
     attention = 2 * shape.layers * queries * length  # q k^T and p v, over all keys
-    again = 2.0 * (in_layers + attention) if work.recompute else 0.0
+    again = 0.0
     if work.layout.pipeline > 1:
         last = len(work.layout.layers(work.layout.pipeline - 1, shape.layers))
-        again += (1 - last / shape.layers) * 2 * (in_layers + attention)
+        again = (1 - last / shape.layers) * 2 * (in_layers + attention)
     return int(work.tokens * (6 * (in_layers + head + attention) + again))
 
 

@@ -277,8 +277,6 @@ def _make_trainer(
 ) -> tuple[Decoder, Trainer]:
     place = found.place
     decoder = shards.make_decoder(shape, found)
-    if config.recompute:
-        decoder.recompute_layers()
     if resume_from is None and initial is not None:
         shards.load(decoder, shape, place, initial.weights)
     elif resume_from is None:
