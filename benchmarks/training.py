@@ -117,7 +117,7 @@ def their_step(name: str, threads: int) -> Callable[[], float]:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return float(loss)
+        return float(loss.item())
 
     return step
 
