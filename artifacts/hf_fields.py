@@ -122,7 +122,7 @@ def rope_type_of(rope: dict[str, Any]) -> Any:
 
 def _family_problems(config: dict[str, Any], family: str, refused: Refused) -> Iterator[str]:
     if config.get("architectures") not in (None, [HF_CLASS[family]]):
-        yield refused("architectures", f"['{HF_CLASS[family]}']")
+        yield refused("architectures", f"['{HF_CLASS[family]}'] for {family}")
     for key, families in BIASES.items():
         if config.get(key) and family not in families:
             yield refused(key, f"false for {family}")

@@ -25,7 +25,9 @@ def file_sentences(error: ValidationError, where: object) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as Python writes it, on one line and not too long."""
+    """A value on one line and not too long: texts in quotes, the rest as YAML writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     try:
         text = repr(value)
     except ValueError:  # Python's own limit on printing numbers

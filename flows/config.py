@@ -2,14 +2,14 @@
 
 import difflib
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from artifacts.errors import BadInput
-from artifacts.validation import sentences, unfit
+from artifacts.validation import sentences, shown, unfit
 from artifacts.yaml_text import read_yaml
 from flows.overrides import apply_overrides
 
@@ -45,9 +45,22 @@ def check_config(model: type[Model], data: dict[str, Any]) -> Model:
         # A check over several sections names its fields itself.
         lines = "\n".join(text.removeprefix("config: ") for text in texts).splitlines()
         raise BadInput(*dict.fromkeys(lines)) from None
-    if problems := list(unfit(config.model_dump())):
+    values = config.model_dump()
+    if problems := [*unfit(values), *_truths_for_numbers(data, values)]:
         raise BadInput(*problems)
     return config
+
+
+def _truths_for_numbers(data: Any, values: Any, where: str = "") -> Iterator[str]:
+    """A sentence for every true and false in `data` that pydantic took for 1 and 0."""
+    if isinstance(data, bool) and type(values) in (int, float):
+        yield f"{where}: is {shown(data)}; a number would be right"
+    elif isinstance(data, dict) and isinstance(values, dict):
+        for key in data.keys() & values.keys():
+            yield from _truths_for_numbers(data[key], values[key], f"{where}.{key}".lstrip("."))
+    elif isinstance(data, list) and isinstance(values, list | tuple):
+        for i, (item, value) in enumerate(zip(data, values, strict=False)):
+            yield from _truths_for_numbers(item, value, f"{where}.{i}")
 
 
 def _hint(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

@@ -29,12 +29,15 @@ def import_directory(directory: Path, store: Path, base: str | None, force: bool
     if base is not None:
         spec, inputs = ADOPT, {"model": str(find_artifact(store, base))}
         config["force"] = force
+    notes: list[str] = []
     outcome = run_stage(
         spec,
         Request(spec.name, config, inputs, str(store)),
-        lambda line: print(f"  {line}", flush=True),
+        notes.append,
         store / "logs" / f"{spec.name}.log",
     )
+    # Not as they come: if it refuses its input, that is the error's to say.
+    print("".join(f"  {note}\n" for note in notes), end="", flush=True)
     manifest = outcome.manifest
     rows = [
         (manifest.kind, "done already" if outcome.skipped else f"{outcome.seconds:.1f} s"),

@@ -133,7 +133,7 @@ def _too_long(config: RunConfig) -> Iterator[str]:
 def _without_template(config: RunConfig) -> Iterator[str]:
     if config.evaluate.chat_template and config.corpus.tokenizer.file is None:
         yield (
-            "evaluate.chat_template: is True; a tokenizer that is trained here has no chat "
+            "evaluate.chat_template: is true; a tokenizer that is trained here has no chat "
             "template, set it to false"
         )
 

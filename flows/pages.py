@@ -106,7 +106,7 @@ def figure(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {figure(item)}" for key, item in value.items())
     if isinstance(value, list):
-        return ", ".join(map(figure, value))
+        return ", ".join(map(figure, value)) or "none"
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 

@@ -55,6 +55,9 @@ def print_channels(store: Path) -> None:
                     ("back: " if move.back else "") + move.why,
                 )
             )
+    if len(rows) == 1:
+        print(f"no channel of {store} stands for anything yet; mindcycle promote moves one")
+        return
     print(columns(rows))
 
 

@@ -60,21 +60,19 @@ class FilesSource(_Part):
     def files(self) -> list[Path]:
         """The files, each once, in the order of the patterns and by name within one.
 
-        Raises BadInput naming every pattern that fits no file.
+        Raises BadInput naming, below this source's field, every pattern that fits no file.
         """
         found: dict[Path, None] = {}
         problems = []
-        for pattern in self.paths:
+        for i, pattern in enumerate(self.paths):
             matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]
             files = [path for path in matches if path.is_file()]
             if not files:
-                problems.append(
-                    f"corpus.sources paths: {pattern!r} fits no file (looked from {Path.cwd()})"
-                )
+                problems.append(f"paths.{i}: {pattern!r} fits no file (looked from {Path.cwd()})")
             for path in files:
                 if self.format == "auto" and path.suffix == ".json":
                     problems.append(
-                        f"{path}: one JSON value is no list of documents; "
+                        f"paths.{i}: {path}: one JSON value is no list of documents; "
                         "write one object a line and set format: jsonl"
                     )
                 found[path] = None
@@ -185,14 +183,14 @@ class CorpusConfig(StageConfig):
         """Every local file that is read. Raises BadInput for what is missing."""
         found: list[Path] = []
         problems: list[str] = []
-        for source in self.sources:
+        for i, source in enumerate(self.sources):
             try:
                 if isinstance(source, FilesSource):
                     found += source.files()
                 elif isinstance(source, SavedSource):
                     found += _files_below(source.path)
             except BadInput as error:
-                problems += error.problems
+                problems += [f"corpus.sources.{i}.{said}" for said in error.problems]
         if self.tokenizer.file is not None:
             path = Path(self.tokenizer.file)
             if not path.is_file():
@@ -214,9 +212,7 @@ class CorpusConfig(StageConfig):
 def _files_below(directory: str) -> list[Path]:
     files = sorted(path for path in Path(directory).rglob("*") if path.is_file())
     if not files:
-        raise BadInput(
-            f"corpus.sources path: {directory!r} is no directory with a saved dataset in it"
-        )
+        raise BadInput(f"path: {directory!r} is no directory with a saved dataset in it")
     return files
 
 

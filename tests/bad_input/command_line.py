@@ -98,8 +98,13 @@ FILES = [
 ]
 
 VALUES = [
+    config(
+        "a truth for a number",
+        "pretrain.batch.global_size: is true; a number would be right",
+        "pretrain.batch.global_size=true",
+    ),
     config("an unknown section", "convrt: is no known key; did you mean convert?", "convrt={}"),
-    config("a section missing", "gate: is None; a mapping of settings would be right", "gate="),
+    config("a section missing", "gate: is null; a mapping of settings would be right", "gate="),
     config(
         "not a number",
         "pretrain.optimizer.eps: is 'nan'; input should be greater than 0",
@@ -214,7 +219,7 @@ VALUES = [
     ),
     config(
         "a chat template that no trained tokenizer has",
-        "evaluate.chat_template: is True; a tokenizer that is trained here has no chat template",
+        "evaluate.chat_template: is true; a tokenizer that is trained here has no chat template",
         "evaluate.chat_template=true",
     ),
     config(
@@ -234,7 +239,7 @@ VALUES = [
     ),
     config(
         "a pattern that fits no file",
-        "corpus.sources paths: 'no/*.txt' fits no file (looked from ",
+        "corpus.sources.1.paths.0: 'no/*.txt' fits no file (looked from ",
         "corpus.sources=[{kind: world}, {kind: files, paths: ['no/*.txt']}]",
     ),
     config(

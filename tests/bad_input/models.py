@@ -381,7 +381,7 @@ MERGE = [
         "merge",
         "an adapter with settings that change the mathematics",
         (
-            "adapter_config.json: use_dora is True, supported is null, false or empty",
+            "adapter_config.json: use_dora is true, supported is null, false or empty",
             "adapter_config.json: bias is 'all', supported is 'none'",
             "adapter_config.json: init_lora_weights is 'pissa', supported is true, false or",
         ),

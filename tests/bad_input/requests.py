@@ -62,7 +62,7 @@ REQUESTS = [
         "request.storee: is no known key",
         request(storee="s"),
     ),
-    at("gate", "no store in the request", "request.store: is None; ", request(store=None)),
+    at("gate", "no store in the request", "request.store: is null; ", request(store=None)),
     at(
         "gate",
         "a store that is a file",

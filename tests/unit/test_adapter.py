@@ -136,7 +136,7 @@ def test_half_precision_tensors_are_read_as_float32(written: Path) -> None:
     [
         ({"lora_alpha": ...}, "lora_alpha is missing"),
         ({"lora_alpha": 0}, "lora_alpha is 0"),
-        ({"lora_alpha": True}, "lora_alpha is True"),
+        ({"lora_alpha": True}, "lora_alpha is true"),
         ({"r": ...}, "r is missing"),
         ({"r": 0}, "r is 0"),
         ({"r": 2.5}, "r is 2.5"),
@@ -150,7 +150,7 @@ def test_half_precision_tensors_are_read_as_float32(written: Path) -> None:
         ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
         ({"task_type": "SEQ_CLS"}, "task_type is 'SEQ_CLS'"),
         ({"use_rslora": "yes"}, "use_rslora is 'yes'"),
-        ({"use_dora": True}, "use_dora is True"),
+        ({"use_dora": True}, "use_dora is true"),
         ({"rank_pattern": {"q_proj": 0}}, "rank_pattern is {'q_proj': 0}"),
         ({"rank_pattern": ["q_proj"]}, "rank_pattern is ['q_proj']"),
         ({"alpha_pattern": {"q_proj": "2"}}, "alpha_pattern is {'q_proj': '2'}"),

@@ -73,8 +73,8 @@ def test_windows(family: str, changes: dict[str, Any], window: int | None) -> No
     [
         ("llama", {"sliding_window": 7}, "sliding_window is 7, supported is null for llama"),
         ("mistral", {"sliding_window": 0}, "sliding_window: is 0; input should be greater than 0"),
-        ("qwen2", {"attention_bias": True}, "attention_bias is True, supported is false for qwen2"),
-        ("qwen3", {"mlp_bias": True}, "mlp_bias is True, supported is false for qwen3"),
+        ("qwen2", {"attention_bias": True}, "attention_bias is true, supported is false for qwen2"),
+        ("qwen3", {"mlp_bias": True}, "mlp_bias is true, supported is false for qwen3"),
         ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0, supported"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'"),
         ("llama", {"rope_scaling": {"type": "mrope"}, "rope_parameters": ...}, "is 'mrope'"),
