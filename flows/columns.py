@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -25,3 +26,11 @@ def visible(text: str) -> str:
 def cut(text: str, width: int | None) -> str:
     """`text` in at most `width` characters."""
     return text if width is None or len(text) <= width else text[: width - 1] + "…"
+
+
+def nearby(path: Path) -> str:
+    """A path as seen from the current directory, if it lies below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -3,10 +3,9 @@
 import shutil
 import sys
 import time
-from pathlib import Path
 
 from flows.chain import Step
-from flows.columns import columns, cut
+from flows.columns import columns, cut, nearby
 from flows.listening import Listener
 from flows.pages import figure, scores_table
 from flows.stage_process import StageOutcome
@@ -87,7 +86,7 @@ def print_summary(outcomes: dict[str, StageOutcome], seconds: float) -> None:
         print()
         print_markdown(page)
     rows = [
-        (name, outcome.manifest.kind, outcome.manifest.digest[:16], _shown(outcome.path))
+        (name, outcome.manifest.kind, outcome.manifest.digest[:16], nearby(outcome.path))
         for name, outcome in outcomes.items()
     ]
     print("\n" + columns([("step", "kind", "digest", "directory"), *rows]))
@@ -104,10 +103,3 @@ def print_markdown(text: str) -> None:
         Console().print(Markdown(text))
     else:
         print(text)
-
-
-def _shown(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -8,7 +8,7 @@ from artifacts.lineage import ancestors, verify_chain
 from artifacts.manifest import Kind, read_manifest
 from artifacts.store import find_artifact, list_artifacts
 from artifacts.validation import shown
-from flows.columns import columns, visible
+from flows.columns import columns, nearby, visible
 from flows.pages import figure
 
 
@@ -84,7 +84,7 @@ def print_verification(reference: str, store: Path) -> bool:
     report = verify_chain(path)
     for checked, manifest in report.checked:
         bad = any(problem.startswith(str(checked)) for problem in report.problems)
-        print(f"{'WRONG' if bad else 'right'}  {manifest.kind:<12} {checked}")
+        print(f"{'WRONG' if bad else 'right'}  {manifest.kind:<12} {nearby(checked)}")
     for note in report.notes:
         print(f"note   {visible(note)}")
     for problem in report.problems:

@@ -1,6 +1,8 @@
 """Are two eval-reports comparable? Every difference by name; a pair of scores under unlike
 conditions says nothing about the models."""
 
+import re
+
 from artifacts.eval_report import EvalReport, Item, TaskScores
 
 CONDITIONS = {
@@ -66,7 +68,13 @@ def task_differences(
 
 
 def _differs(what: str, ours: object, other: object, role: str) -> str:
-    return f"{what}: candidate {ours!r}, {role} {other!r}"
+    return f"{what}: candidate {_brief(ours)}, {role} {_brief(other)}"
+
+
+def _brief(value: object) -> str:
+    """A value as it is, a sha256 by its beginning."""
+    text = repr(value)
+    return text[1:17] if re.fullmatch("'[0-9a-f]{64}'", text) else text
 
 
 def _only(task: str, whose: str, ids: list[str]) -> list[str]:
