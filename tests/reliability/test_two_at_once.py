@@ -7,7 +7,7 @@ import pytest
 
 from artifacts.manifest import read_manifest
 from tests.reliability.fault import Fault, tells
-from tests.reliability.place import Place, Running, interrupt
+from tests.reliability.place import STEPS, Place, Running, interrupt
 
 pytestmark = pytest.mark.timeout(1800)
 AREA = "Two runs at once on one store"
@@ -87,4 +87,26 @@ def test_different_configs(
     made = {read_manifest(path).digest for path in place.store.glob("checkpoint/[0-9a-f]*")}
     assert made == {whole.digest("pretrain"), expected}
     assert len(made) == 2
+    place.nothing_half_is_taken_for_whole()
+
+
+@tells(
+    AREA,
+    "the whole lifecycle twice, and once with another fine-tuning",
+    saw="another process is at this; waiting",
+)
+def test_whole_lifecycles(fault: Fault, whole: Place, before: Callable[[str], Place]) -> None:
+    place = before("convert")
+    ends = [
+        place.start(None),
+        place.start(None),
+        place.start(None, "--set", "finetune.lora.rank=3"),
+    ]
+    said = [running.end() for running in ends]
+    assert [running.process.returncode for running in ends] == [0, 0, 0], said
+    for step in STEPS:
+        assert place.digest(step) == whole.digest(step)
+        place.nothing_is_left_over(step)
+    assert len(list(place.store.glob("release/[0-9a-f]*"))) == 2
+    assert fault.saw in said[0] + said[1]
     place.nothing_half_is_taken_for_whole()
