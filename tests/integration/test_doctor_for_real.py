@@ -8,14 +8,16 @@ from tests.command import mindcycle
 def test_this_machine_is_fit(tmp_path):
     ran = mindcycle("doctor", "--store", tmp_path / "store")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    lines = ran.stdout.splitlines()
-    titles = [line.split()[1] for line in lines[:-1]]
-    assert titles == ["python", "packages", "disk", "memory", "mindspore", "collective"]
-    assert "device CPU" in lines[4]
-    assert re.search(r" rank [01] has the sum, rank [01] has the sum  \(", lines[5])
-    assert "rank 0" in lines[5]
-    assert "rank 1" in lines[5]
-    assert lines[-1] == "This machine is fit."
+    *lines, last = ran.stdout.splitlines()
+    said = {line.split()[1]: line for line in lines}
+    assert list(said) == [
+        *("python", "venv", "jupyter", "packages", "disk", "memory", "mindspore", "collective")
+    ]
+    assert "device CPU" in said["mindspore"]
+    assert re.search(r" rank [01] has the sum, rank [01] has the sum  \(", said["collective"])
+    assert "rank 0" in said["collective"]
+    assert "rank 1" in said["collective"]
+    assert last == "This machine is fit."
     assert not (tmp_path / "store").exists()
 
 
