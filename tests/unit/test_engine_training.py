@@ -11,6 +11,7 @@ from stages.engine.model import Decoder, Lora
 from stages.engine.optimizer import AdamW
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, learning_rate
 from stages.engine.training import Batch, Trainer, positions_in_documents
+from tests.exact_gradients import exact_gradients
 
 runtime.start("CPU")
 IGNORED = -100
@@ -93,6 +94,21 @@ def test_gradients_are_the_slopes_of_a_float64_loss(changes: dict[str, object]) 
         ours = float((gradient.astype(np.float64) * direction).sum())
         # Against the whole gradient's length: a random direction may be nearly flat.
         assert abs(ours - slope) <= 5e-6 * np.linalg.norm(gradient), name
+
+
+@pytest.mark.parametrize("changes", [{}, {"family": "qwen3", "layers": 2, "tied_head": False}])
+def test_gradients_are_those_of_float64(changes: dict[str, object]) -> None:
+    shape = architecture(**changes)
+    tensors = random_tensors(shape, seed=1)
+    batch = random_batch(shape, 3, 10, seed=2)
+    trainer, _ = trainer_for(shape, tensors)
+    trainer.accumulate(batch)
+    exact = exact_gradients(shape, tensors, batch.ids_BT, batch.labels_BT)
+    found = dict(weights.to_hf(shape, trainer.accumulated()))
+    assert found.keys() == exact.keys()
+    for name, gradient in exact.items():
+        apart = np.linalg.norm(found[name].astype(np.float64) - gradient)
+        assert apart <= 3e-6 * np.linalg.norm(gradient), name
 
 
 def test_loss_counts_labelled_tokens_only() -> None:
