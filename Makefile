@@ -12,7 +12,7 @@ quickstart: .venv/installed  ## from text to a released model, no network, minut
 
 test: lint  ## what must hold
 	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript \
-	  $(addprefix --ignore=,$(LAYOUTS))
+	  $(addprefix --ignore=,$(LAYOUTS)) -n auto --maxprocesses 8 --dist loadgroup
 
 layouts: .venv/installed  ## every layout of processes trains like one; slow, so apart from the rest
 	.venv/bin/python -m pytest $(LAYOUTS)

@@ -1,6 +1,7 @@
 """Pydantic's findings as sentences: the field's path, the value, and what would be right."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 LONGEST = 120
 """Characters of a value that are shown; what is wrong with a longer one is seen by then."""
+WORDS = {"True": "true", "False": "false", "None": "null"}
+"""Python's words as YAML and JSON write them."""
 
 
 def sentences(error: ValidationError, section: str = "", data: Any = None) -> list[str]:
@@ -27,7 +30,7 @@ def file_sentences(error: ValidationError, where: object) -> list[str]:
 def shown(value: Any) -> str:
     """A value on one line and not too long: texts in quotes, the rest as YAML writes it."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return WORDS[str(value)]
     try:
         text = repr(value)
     except ValueError:  # Python's own limit on printing numbers
@@ -69,6 +72,8 @@ def _sentence(problem: Any, before: str, data: Any) -> str:
         return f"{where}: is required and missing"
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{where}: is no known key"
+    if problem["type"] == "literal_error":
+        message = re.sub(r"\b(True|False|None)\b", lambda word: WORDS[word[0]], message)
     value = problem["input"]
     if problem["type"] == "json_invalid":
         return f"{where}: is no JSON: {message.removeprefix('Invalid JSON: ')}"

@@ -190,7 +190,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (COMPLETIONS, GOOD | {"stop": ["x"] * 17}, 400, "stop: "),
     (COMPLETIONS, GOOD | {"n": 2}, 400, "n: is 2"),
     (COMPLETIONS, GOOD | {"best_of": 3}, 400, "best_of: is 3"),
-    (COMPLETIONS, GOOD | {"echo": True}, 400, "echo: is True"),
+    (COMPLETIONS, GOOD | {"echo": True}, 400, "echo: is true; input should be false"),
     (COMPLETIONS, GOOD | {"logprobs": 5}, 400, "logprobs: is 5"),
     (COMPLETIONS, GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty: is 0.5"),
     (COMPLETIONS, GOOD | {"logit_bias": {"5": 1}}, 400, "logit_bias: "),
