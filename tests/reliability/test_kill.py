@@ -37,7 +37,7 @@ KILLS = [
     stage(
         "pretrain",
         "stage",
-        "checkpoints/.step-000000[234]0.*.tmp",
+        "checkpoints/.step-000000[234]0.tmp",
         "the process while it writes a checkpoint of pretraining",
         lost="the steps since the checkpoint before",
         went_on="pretrain: goes on after step",
