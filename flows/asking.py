@@ -5,11 +5,15 @@ that anybody is asked anything.
 """
 
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
+from typing import Literal
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.input import RunInput, keyset_from_paused_state
 from prefect.states import Paused, State
 from prefect.utilities.engine import propose_state_sync
@@ -26,9 +30,16 @@ LOOK_SECONDS = 3.0
 class Answer(RunInput):
     """What a person says to a decision."""
 
-    approved: bool = Field(description="Whether what the rules have approved may be released.")
+    answer: Literal["approve", "turn down"] = Field(
+        description="Whether what the rules have approved may be released."
+    )  # no switch: one that nobody has touched would be a no
     who: str = Field(min_length=1, description="Your name.")
     why: str = Field(min_length=1, description="The reason, for the record.")
+
+    @property
+    def approved(self) -> bool:
+        """Whether the answer is yes."""
+        return self.answer == "approve"
 
 
 def ask(question: str, about: str) -> Answer | None:
@@ -59,8 +70,10 @@ def ask(question: str, about: str) -> Answer | None:
 
 def _goes_on(client: SyncPrefectClient, run: UUID, until: datetime | None) -> bool:
     while until is None or datetime.now(timezone.utc) < until:
-        state = client.read_flow_run(run).state
-        if state is not None and (state.is_running() or state.is_final()):
-            return bool(state.is_running())
+        # A server that is away, started anew perhaps, is asked again: people take longer than that.
+        with suppress(httpx.TransportError, PrefectHTTPStatusError):
+            state = client.read_flow_run(run).state
+            if state is not None and (state.is_running() or state.is_final()):
+                return bool(state.is_running())
         time.sleep(LOOK_SECONDS)
     return False

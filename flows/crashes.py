@@ -14,7 +14,10 @@ from typing import IO, Any
 from flows.prefect_server import prefect_home
 
 FOLDER = "running"
-OVER = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
+NEEDS_PROCESS = ("RUNNING", "PAUSED", "CANCELLING")
+"""Types of the states that a run without a process cannot be in, but for one:"""
+SUSPENDED = "Suspended"
+"""Prefect starts a new process for such a run when it is resumed."""
 MESSAGE = "The process of this run is gone. Start it again: it goes on from what is whole."
 _HELD: list[IO[str]] = []
 """Open until this process ends, however it ends."""
@@ -24,8 +27,10 @@ def say_running(flow_run: str) -> None:
     """From now on this process is that of a flow run."""
     folder = prefect_home() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / flow_run).open("w")
+    unseen = folder / f".{flow_run}"  # until it is held, whoever looks would think nobody does
+    file = unseen.open("w")
     fcntl.flock(file, fcntl.LOCK_EX)
+    unseen.rename(folder / flow_run)
     _HELD.append(file)
 
 
@@ -34,7 +39,7 @@ def report_crashes(api_url: str) -> None:
 
     A server that does not answer, or does not know a run, is asked another time.
     """
-    for path in sorted((prefect_home() / FOLDER).glob("*")):
+    for path in sorted((prefect_home() / FOLDER).glob("[!.]*")):
         with path.open("r+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,10 +53,10 @@ def report_crashes(api_url: str) -> None:
 
 
 def _correct(run: str) -> None:
-    state = (_call(run)["state"] or {}).get("type")
-    if state in OVER:
+    state = _call(run)["state"] or {}
+    if state.get("type") not in NEEDS_PROCESS or state.get("name") == SUSPENDED:
         return
-    kind = "CANCELLED" if state == "CANCELLING" else "CRASHED"
+    kind = "CANCELLED" if state["type"] == "CANCELLING" else "CRASHED"
     new = {"type": kind, "name": kind.capitalize(), "message": MESSAGE}
     _call(f"{run}/set_state", {"state": new, "force": True})
 

@@ -18,6 +18,8 @@ from flows.progress_lines import Moment, parse_progress
 
 EVERY_SECONDS = 2.0
 """Prefect's server has other things to do than to redraw a bar."""
+AFTER_FAILURE_SECONDS = 30.0
+"""A server that did not take a picture may be starting anew."""
 MOST_POINTS = 300
 """Of the loss curve; of more, every other one is dropped."""
 
@@ -47,8 +49,8 @@ class Live:
             if len(self._losses) > MOST_POINTS:
                 self._losses = self._losses[::2]
         if self._clock() >= self._next:
-            self._show(moment)
             self._next = self._clock() + EVERY_SECONDS
+            self._show(moment)
 
     def ended(self) -> None:
         """Show the last line, which may have come too soon after the one before."""
@@ -56,14 +58,14 @@ class Live:
             self._show(self._last)
 
     def _show(self, moment: Moment) -> None:
-        if self._failed:
-            return
         try:
             self._put(moment)
         except Exception as error:
             # A picture of the work must never end the work.
-            self._failed = True
-            self._warn(f"progress is no longer shown: {error}")
+            self._next = self._clock() + AFTER_FAILURE_SECONDS
+            if not self._failed:
+                self._failed = True
+                self._warn(f"progress cannot be shown for now: {error}")
 
     def _put(self, moment: Moment) -> None:
         share = 100 * moment.done / moment.total

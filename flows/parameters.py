@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    create_model,
+    model_serializer,
+)
 from pydantic.fields import FieldInfo
 
 from flows.lifecycle import RunConfig
@@ -49,9 +56,15 @@ class Changes(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @model_serializer(mode="wrap")
+    def _given(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is empty is left out: Prefect's form refuses the null of a field that it has shown
+        but nobody has filled, and this is where the form's first values come from."""
+        return {name: value for name, value in values(self).items() if value is not None}
+
     def overrides(self) -> list[str]:
         """As `key.path=value`."""
-        values = self.model_dump(mode="json", exclude_none=True)
+        values = self.model_dump(mode="json")
         titles = {name: field.title for name, field in type(self).model_fields.items()}
         return [f"{titles[name]}={json.dumps(value)}" for name, value in values.items()]
 

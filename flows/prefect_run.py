@@ -51,7 +51,7 @@ def run_as_flow(work: Work) -> State[None]:
     say_running(str(flow_run.id))
     links = Links(interface_base(os.environ.get("PREFECT_API_URL", "")))
     result = run_chain(work, task_runner(LISTENER.get(), links), ask_in_prefect)
-    put_page("run", run_page(work.name, result, links), "The whole run")
+    _put("run", run_page(work.name, result, links), "The whole run")
     if result.rejected_by:
         outcome = result.outcomes[result.rejected_by]
         if not outcome.skipped:  # news; what an automation starts must not start it again
@@ -136,7 +136,8 @@ def task_runner(listener: Listener, links: Links) -> Runner:
             outcome = call.run(on_line)
             live.ended()
             outcomes.append(outcome)
-            links.add(call.step.name, outcome, _show(call.step, outcome, links))
+            if page := _show(call.step, outcome, links):
+                links.add(call.step.name, outcome, page)
             return _task_state(outcome)
 
         state = step_task(return_state=True)
@@ -148,9 +149,18 @@ def task_runner(listener: Listener, links: Links) -> Runner:
     return run
 
 
-def _show(step: Step, outcome: StageOutcome, links: Links) -> UUID:
+def _show(step: Step, outcome: StageOutcome, links: Links) -> UUID | None:
     about = f"{outcome.manifest.kind} {outcome.manifest.digest[:16]}"
-    return put_page(step.name, step_page(step.name, outcome, links), about)
+    return _put(step.name, step_page(step.name, outcome, links), about)
+
+
+def _put(key: str, page: str, about: str) -> UUID | None:
+    """A page of the run; None if the server does not take it, which must not end whole work."""
+    try:
+        return put_page(key, page, about)
+    except Exception as error:
+        _warn()(f"the page {key} could not be shown: {error}")
+        return None
 
 
 def _warn() -> Callable[[str], None]:

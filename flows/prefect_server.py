@@ -50,6 +50,8 @@ def set_environment() -> None:
         "PREFECT_HOME": str(home.absolute()),
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # The newer interface makes the browser ask amplitude.com, whatever the line above says.
+        "PREFECT_SERVER_UI_V2_ENABLED": "false",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(int(START_SECONDS)),
         "PREFECT_CLI_PROMPT": "false",
     }

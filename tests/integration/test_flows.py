@@ -14,7 +14,7 @@ from prefect import flow
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.events.schemas.automations import AutomationCore
-from prefect.states import Cancelling, Completed, Paused, Running
+from prefect.states import Cancelling, Completed, Paused, Running, Suspended
 from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.errors import BadInput, StageFailed
@@ -90,7 +90,8 @@ def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, n
             for _ in range(600):
                 for paused in client.read_flow_runs():
                     if paused.state_name == "Waiting for approval":
-                        given = {"approved": approved, "who": "Ada", "why": "read it"}
+                        said = "approve" if approved else "turn down"
+                        given = {"answer": said, "who": "Ada", "why": "read it"}
                         client.resume_flow_run(paused.id, run_input={**given, "who": ""})
                         client.resume_flow_run(paused.id, run_input=given)
                         return
@@ -160,6 +161,8 @@ def test_every_deployment_s_flow_takes_its_own_defaults_and_what_its_form_sends(
     for name in names:
         one = getattr(flows, name)
         assert one.validate_parameters({})["changes"].overrides() == []
+        # The form begins with these; of a null it says that it is none of the choices.
+        assert one.parameters.properties["changes"]["default"] == {}
         assert one.parameters.properties["config"]["anyOf"][0]["enum"]
         assert all(each.get("description") for each in one.parameters.properties.values())
     sent = flows.pretrain.validate_parameters({"changes": {"pretrain_steps": 5}})
@@ -185,7 +188,8 @@ def test_a_run_whose_process_is_gone_has_crashed_and_a_living_one_has_not(tmp_pa
         "for run in sys.argv[1:]: say_running(run)\nprint('runs', flush=True)\ntime.sleep(300)\n"
     )
     with get_client(sync_client=True) as client:
-        states = (Running(), Paused(timeout_seconds=100), Cancelling(), Completed())
+        pauses = (Paused(timeout_seconds=100), Suspended(timeout_seconds=100))
+        states = (Running(), *pauses, Cancelling(), Completed())
         runs = [pretended(client, state) for state in states]
 
         def names():
@@ -196,12 +200,13 @@ def test_a_run_whose_process_is_gone_has_crashed_and_a_living_one_has_not(tmp_pa
         )
         assert process.stdout.readline() == "runs\n"
         report_crashes(str(client.api_url))
-        assert names() == ["Running", "Paused", "Cancelling", "Completed"]
+        assert names() == ["Running", "Paused", "Suspended", "Cancelling", "Completed"]
         process.kill()
         process.wait()
         report_crashes("http://127.0.0.1:9/api")  # no server: asked another time
         report_crashes(str(client.api_url))
-        assert names() == ["Crashed", "Crashed", "Cancelled", "Completed"]
+        # One that is suspended gets a new process when it is resumed.
+        assert names() == ["Crashed", "Crashed", "Suspended", "Cancelled", "Completed"]
         assert "goes on from what is whole" in client.read_flow_run(runs[0]).state.message
     assert list((tmp_path / "running").iterdir()) == []
 
@@ -216,24 +221,37 @@ def test_progress_is_shown_while_a_step_works_and_cannot_end_it(monkeypatch):
         live = Live("pretrain", warnings.append, clock=iter(range(0, 1000, 5)).__next__)
         for line in ["MindSpore says something", *lines]:
             live.line(line)
-        monkeypatch.setattr("flows.live.update_progress_artifact", broken)
-        live.line("pretrain  9/10 steps  loss 0.1")
+        with monkeypatch.context() as patch:
+            patch.setattr("flows.live.update_progress_artifact", broken)
+            for _ in range(9):
+                live.line("pretrain  9/10 steps  loss 0.1  0:01 left")
+            seen.append(Artifact.get("pretrain-progress").data)
         live.ended()
 
     def broken(*arguments):
         raise ConnectionError("no server")
 
-    warnings = []
+    warnings, seen = [], []
     working()
     bar = Artifact.get("pretrain-progress")
     assert bar.type == "progress"
-    assert bar.data == 80.0
+    assert [*seen, bar.data] == [80.0, 90.0]  # the server is there again
     page = Artifact.get("pretrain-live").data
-    assert "| steps | 8 of 10 |" in page
-    assert "| loss | 1.5 |" in page
-    assert "| time left | 0:08 |" in page
+    assert "| steps | 9 of 10 |" in page
+    assert "| loss | 0.1 |" in page
+    assert "| time left | 0:01 |" in page
     assert "![loss](data:image/svg+xml;base64," in page
-    assert warnings == ["progress is no longer shown: no server"]
+    assert warnings == ["progress cannot be shown for now: no server"]
+
+
+def test_a_page_that_the_server_does_not_take_ends_nothing(tmp_path, monkeypatch):
+    def broken(*arguments):
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr("flows.prefect_run.put_page", broken)
+    state, tasks = run(fake_work(tmp_path))
+    assert state.name == "Completed"
+    assert tasks["press"] == "Completed"
 
 
 def test_a_release_and_a_rejection_are_events(tmp_path, monkeypatch):

@@ -4,46 +4,16 @@ import contextlib
 import json
 import os
 import signal
-import time
-import urllib.request
 
 import psutil
 import pytest
 
 from flows.prefect_server import free_port
-from tests.command import ROOT, mindcycle, processes_about, start_mindcycle
+from tests.command import ROOT, mindcycle, processes_about
+from tests.up import start_up, wait_for
 
 # About a minute of work for the corpus stage, of which none will be finished.
 LONG = "corpus.sources.0.documents=5000000"
-
-
-class Server:
-    """The API of a Prefect server."""
-
-    def __init__(self, url):
-        self.url = url
-
-    def call(self, path, body=None, method=None):
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.loads(response.read() or "null")
-
-    def start(self, deployment, **parameters):
-        found = self.call(f"/deployments/name/{deployment}")
-        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-        return self.call(f"/deployments/{found['id']}/create_flow_run", body)["id"]
-
-    def state(self, run):
-        return self.call(f"/flow_runs/{run}")["state"]["name"]
-
-    def wait(self, run, *names, seconds=120):
-        deadline = time.monotonic() + seconds
-        while (name := self.state(run)) not in names:
-            assert time.monotonic() < deadline, f"still {name}"
-            time.sleep(0.3)
-        return name
 
 
 def addresses(process):
@@ -55,25 +25,6 @@ def addresses(process):
             sockets = one.net_connections("inet")
             found |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
     return found
-
-
-def wait_for(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def start_up(home):
-    """A running `up`: its process, and its server."""
-    port = free_port()
-    process = start_mindcycle("up", "--port", port, PREFECT_HOME=str(home))
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if "Schedules are off" in line:
-            return process, Server(f"http://127.0.0.1:{port}/api")
-    raise AssertionError("".join(said))
 
 
 @pytest.fixture
@@ -140,13 +91,13 @@ def test_up(home, tmp_path):
     assert sorted(names) == ["Completed", "Skipped"]
 
     run = server.start("corpus/default", config="configs/tiny.yaml", store=store, overrides=[LONG])
-    wait_for(lambda: any("stages.corpus" in line for line in processes_about(store)), 60)
+    wait_for(lambda: any("stages.corpus" in line for line in processes_about(store)), 180)
     server.call(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
     assert server.wait(run, "Cancelled", "Completed", "Crashed", "Failed") == "Cancelled"
     wait_for(lambda: not processes_about(store), 10)
 
     server.start("corpus/default", config="configs/tiny.yaml", store=store, overrides=[LONG])
-    wait_for(lambda: any("stages.corpus" in line for line in processes_about(store)), 60)
+    wait_for(lambda: any("stages.corpus" in line for line in processes_about(store)), 180)
     family = psutil.Process(process.pid).children(recursive=True)
     # Two supervisors with server and worker, the flow run and its supervisor at least.
     assert len(family) >= 6
