@@ -3,7 +3,8 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 export DO_NOT_TRACK = 1
-LAYOUTS = tests/integration/test_layouts.py tests/integration/test_pretrain_layouts.py
+LAYOUTS = tests/integration/test_layouts.py tests/integration/test_pretrain_layouts.py \
+	tests/integration/test_machines.py
 
 .PHONY: quickstart test layouts lint peers javascript doctor up schema lock clean
 

@@ -1,5 +1,6 @@
 """Model weights in safetensors, one file or shards with an index, handled tensor by tensor."""
 
+import fcntl
 import json
 import operator
 import os
@@ -115,11 +116,17 @@ class SafetensorsFile:
         return np.memmap(self.path, dtype, "r", self._begin + begin, shape)
 
     def fill(self, name: str, index: tuple[slice, ...], value: np.ndarray) -> None:
-        """Write a part of one tensor in place. Several processes may fill one file."""
+        """Write a part of one tensor in place. Several processes may fill one file.
+
+        On several machines too: parts share pages, which network file systems write whole, so one
+        process writes at a time, under a lock that has the file's pages fetched and sent anew.
+        """
         dtype, shape, begin = self._entries[name]
-        held = np.memmap(self.path, dtype, "r+", self._begin + begin, shape)
-        held[index] = value
-        held.flush()
+        with self.path.open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            held = np.memmap(file, dtype, "r+", self._begin + begin, shape)
+            held[index] = value
+            held.flush()
 
 
 class Weights(Mapping[str, np.ndarray]):

@@ -5,6 +5,7 @@ Knows no stage and no Prefect. `flows/lifecycle.py` says which steps there are.
 
 import itertools
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -210,4 +211,5 @@ def check_sources(work: Work) -> None:
 
 def _run_label(name: str) -> str:
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return f"{now}-{name}-{os.getpid()}-{next(_RUNS)}"
+    # Machines that share a store may have the same process ids, containers above all.
+    return f"{now}-{name}-{socket.gethostname()}-{os.getpid()}-{next(_RUNS)}"

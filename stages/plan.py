@@ -111,7 +111,7 @@ def plan(spec: StageSpec, request: Request, *, check_inputs: bool = True) -> Pla
     identity = identity_of(
         spec.makes,
         spec.code_version,
-        {"stage": spec.name, **config.model_dump(mode="json")},
+        {"stage": spec.name, **config.result_config()},
         {role: entry.digest for role, entry in entries.items()},
         sources,
     )

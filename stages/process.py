@@ -94,7 +94,7 @@ def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
         planned = plan(spec, request)
         prepare_store(Path(request.store))
         using.add(planned.final)
-        return _execute(planned, run)
+        return (_help if planned.config.helps() else _execute)(planned, run)
 
 
 def _execute(planned: Planned, run: Run) -> Manifest:
@@ -113,6 +113,28 @@ def _execute(planned: Planned, run: Run) -> Manifest:
     return manifest
 
 
+def _help(planned: Planned, run: Run) -> Manifest:
+    """Lend processes to the machine that holds the lock, and see it finish."""
+    spec = planned.spec
+    if planned.finished() is None:
+        with turn(spec.name) if spec.trains else contextlib.nullcontext():
+            run(_job(planned))
+    # Until it is published; a machine that dies over it gives the lock up.
+    with exclusive(planned.lock):
+        manifest = planned.finished()
+    if manifest is None:
+        raise StageFailed(
+            f"{planned.final}: is not there, though the processes here have done their part; "
+            "machine 0 says why"
+        )
+    print(f"{spec.name}: is there: {planned.final}", flush=True)
+    return manifest
+
+
+def _job(planned: Planned) -> Job:
+    return Job(planned.config, planned.inputs, planned.work, planned.identity, planned.final)
+
+
 def _work(planned: Planned, run: Run) -> Manifest:
     if planned.work.exists() and not planned.spec.resumes:
         shutil.rmtree(planned.work)
@@ -120,7 +142,7 @@ def _work(planned: Planned, run: Run) -> Manifest:
     planned.work.mkdir(parents=True, exist_ok=True)
     started = datetime.now(timezone.utc)
     try:
-        headline = run(Job(planned.config, planned.inputs, planned.work, planned.identity))
+        headline = run(_job(planned))
     except BadInput:
         if fresh:  # what was written can serve nobody: right input is other work
             shutil.rmtree(planned.work, ignore_errors=True)
@@ -135,7 +157,7 @@ def _work(planned: Planned, run: Run) -> Manifest:
         files=files,
         inputs=planned.input_entries,
         sources=planned.sources,
-        config=planned.config.model_dump(mode="json"),
+        config=planned.config.result_config(),
         seeds=planned.config.seeds(),
         packages=_packages(),
         host=_host(),

@@ -34,6 +34,14 @@ class StageConfig(BaseModel):
         """The seeds this config fixes, by name, for the manifest."""
         return {}
 
+    def result_config(self) -> dict[str, Any]:
+        """What of it decides about the result: goes into the identity and the manifest."""
+        return self.model_dump(mode="json")
+
+    def helps(self) -> bool:
+        """Whether the stage here only lends processes to another machine's, which writes."""
+        return False
+
     def needs_approval(self) -> bool:
         """Whether a person must approve the artifact before anything is made from it."""
         return False
@@ -74,6 +82,8 @@ class Job:
     work: Path
     """The directory to write into. It becomes the artifact when `run` returns."""
     identity: str
+    final: Path | None = None
+    """Where the artifact will stand."""
 
 
 @dataclass(frozen=True)

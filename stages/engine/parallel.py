@@ -1,12 +1,15 @@
-"""Several training processes on one machine: started together, ended together.
+"""Several training processes: started together, ended together.
 
-MindSpore's collectives need a scheduler process and one process a rank. `launch` starts them with
-a free port and waits; none of them outlives it, not even if it is killed (parent-death signal).
+MindSpore's collectives need a scheduler process and one process a rank. `launch` starts those of
+this machine, with a free port for the scheduler, and waits; none of them outlives it, not even if
+it is killed (parent-death signal). On several machines each launches its share of the ranks, and
+machine 0 the scheduler.
 """
 
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -17,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.errors import BadInput, StageFailed
+from stages.engine.machines import CAUSE, Failure, Team
 
 PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 7.0
 """What rank 0 gets to write down its state when the launch is stopped."""
 LAST_LINES = 20
+NEWS_SECONDS = 3.0
+"""How long a failure here waits for its cause elsewhere."""
 SCHEDULER = "import mindspore.communication; mindspore.communication.init()"
 
 
@@ -45,52 +51,86 @@ def join(size: int) -> Group:
 
 
 def launch(
-    command: Sequence[str], processes: int, scratch: Path, timeout_seconds: int = 300
+    command: Sequence[str],
+    processes: int,
+    scratch: Path,
+    timeout_seconds: int = 300,
+    team: Team | None = None,
 ) -> None:
     """Run `command` as `processes` ranks and wait until all have ended well.
 
+    With a `team`, this machine's share of them, in a `scratch` that all machines share.
     Rank 0 writes to our standard output; the rest, and all error output, goes to files in
     `scratch`, which is also the ranks' working directory. `timeout_seconds` is how late one rank
     may be for another at a collective. If interrupted, rank 0 gets SIGTERM and `GRACE_SECONDS`.
     Raises StageFailed with the failing rank's last lines, or BadInput if a rank ended with code 2.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
-    environment = os.environ | {
+    if team is None or team.leads:
+        scratch.mkdir(parents=True, exist_ok=True)
+    started: list[_Process] = []
+    ranks: list[_Process] = []
+    scheduler = None
+    try:
+        environment = _environment(processes, timeout_seconds)
+        here = range(processes)
+        if team is None or team.leads:
+            # The scheduler first: a rank that finds it listening joins in seconds, else in half a
+            # minute.
+            host = "127.0.0.1" if team is None else team.here
+            environment |= {"MS_SCHED_HOST": host, "MS_SCHED_PORT": str(_free_port(host))}
+            role = {"MS_ROLE": "MS_SCHED"}
+            command_line = [sys.executable, "-c", SCHEDULER]
+            scheduler = _Process("scheduler", command_line, environment | role, scratch)
+            started.append(scheduler)
+            _wait_until_listening(scheduler, host, int(environment["MS_SCHED_PORT"]))
+        if team is not None:
+            each = processes // team.machines.count
+            here = range(team.machines.rank * each, (team.machines.rank + 1) * each)
+            environment |= {"MS_WORKER_IP": team.here} | _agree(team, environment, scratch)
+        for rank in here:
+            role = {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)}
+            ranks.append(_Process(f"rank {rank}", command, environment | role, scratch))
+            started.append(ranks[-1])
+        _wait(ranks, scheduler, team)
+        if team is not None:
+            team.end()
+    except BaseException as error:
+        if not isinstance(error, StageFailed | BadInput) and ranks and here[0] == 0:
+            _end_politely(ranks[0])
+        if team is not None:
+            said = str(error) if isinstance(error, StageFailed | BadInput) else "was stopped"
+            team.tell(Failure(CAUSE, said, isinstance(error, BadInput)))
+        raise
+    finally:
+        for process in started:
+            process.kill()
+
+
+def _environment(processes: int, timeout_seconds: int) -> dict[str, str]:
+    return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(_root()), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
         "MS_WORKER_NUM": str(processes),
-        "MS_SCHED_HOST": "127.0.0.1",
-        "MS_SCHED_PORT": str(port),
         "MS_NODE_TIMEOUT": str(timeout_seconds),
         "MS_RETRY_INTERVAL_LOWER": "1",  # seconds between two tries to join
         "MS_RETRY_INTERVAL_UPPER": "1",
         "GLOG_v": os.environ.get("GLOG_v", "3"),  # noqa: SIM112
     }
-    started: list[_Process] = []
-    try:
-        # The scheduler first: a rank that finds it listening joins in seconds, else in half a
-        # minute.
-        scheduler = _Process(
-            "scheduler",
-            [sys.executable, "-c", SCHEDULER],
-            environment | {"MS_ROLE": "MS_SCHED"},
-            scratch,
+
+
+def _agree(team: Team, environment: dict[str, str], scratch: Path) -> dict[str, str]:
+    """Where all machines find the scheduler. Raises BadInput if they do not share `scratch`."""
+    if team.leads:
+        mark = scratch / f"shared-{secrets.token_hex(8)}"
+        mark.touch()
+        team.start(int(environment["MS_SCHED_PORT"]), mark.name)
+        return {}
+    host, port, name = team.wait_for_start()
+    if not (scratch / name).is_file():
+        raise BadInput(
+            f"store: {scratch.parent} here is not the directory that machine 0 writes; several "
+            "machines that train together share one store, for example by NFS"
         )
-        started.append(scheduler)
-        _wait_until_listening(scheduler, port)
-        ranks = []
-        for rank in range(processes):
-            role = {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)}
-            ranks.append(_Process(f"rank {rank}", command, environment | role, scratch))
-            started.append(ranks[-1])
-        _wait(ranks, scheduler)
-    except BaseException as error:
-        if not isinstance(error, StageFailed | BadInput) and len(started) > 1:
-            _end_politely(started[1])
-        raise
-    finally:
-        for process in started:
-            process.kill()
+    return {"MS_SCHED_HOST": host, "MS_SCHED_PORT": str(port)}
 
 
 class _Process:
@@ -131,21 +171,35 @@ class _Process:
         self.popen.wait()
 
 
-def _wait(ranks: list[_Process], scheduler: _Process) -> None:
-    """Until every rank has ended with 0. Raises at the first that has not."""
+def _wait(ranks: list[_Process], scheduler: _Process | None, team: Team | None) -> None:
+    """Until every rank of this machine has ended with 0. Raises at the first failure anywhere."""
     while True:
         codes = [rank.popen.poll() for rank in ranks]
         if any(codes):
             time.sleep(0.2)
-            first = min((rank for rank in ranks if rank.popen.poll()), key=_blame)
-            if first.popen.returncode == 2:
-                raise BadInput(first.last_lines())
-            raise StageFailed(f"parallel: {first.failure()}")
+            raise _failure(min((rank for rank in ranks if rank.popen.poll()), key=_blame), team)
         if all(code == 0 for code in codes):
             return
-        if scheduler.popen.poll() is not None:
+        if scheduler is not None and scheduler.popen.poll() is not None:
             raise StageFailed(f"parallel: {scheduler.failure()}")
+        if team is not None and (elsewhere := team.failure()):
+            raise elsewhere.error()
         time.sleep(0.05)
+
+
+def _failure(rank: _Process, team: Team | None) -> BadInput | StageFailed:
+    """What to raise for a rank that has failed, which may only have lost a peer elsewhere."""
+    if rank.popen.returncode == BadInput.exit_code:
+        return BadInput(rank.last_lines())
+    here = Failure(_blame(rank), rank.failure())
+    elsewhere = None
+    if team is not None:
+        team.tell(here)
+        elsewhere = team.failure(NEWS_SECONDS)
+    if elsewhere is not None and elsewhere.blame < here.blame:
+        return elsewhere.error()
+    more = f"\nand elsewhere {elsewhere.text}" if elsewhere is not None else ""
+    return StageFailed(f"parallel: {here.text}{more}")
 
 
 def _blame(rank: _Process) -> int:
@@ -154,10 +208,10 @@ def _blame(rank: _Process) -> int:
     return 0 if code == -signal.SIGKILL else 1 if code in (1, 2) else 2
 
 
-def _wait_until_listening(scheduler: _Process, port: int) -> None:
+def _wait_until_listening(scheduler: _Process, host: str, port: int) -> None:
     while True:
         with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((host, port), timeout=1).close()
             return
         if scheduler.popen.poll() is not None:
             raise StageFailed(f"parallel: {scheduler.failure()}")
@@ -187,9 +241,9 @@ def _in_child(parent: int, ignores_signals: bool) -> Callable[[], None]:
     return prepare
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 

@@ -7,6 +7,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from artifacts.architecture import Architecture, Family
 from artifacts.validation import sentences
+from stages.engine.machines import Machines
 from stages.engine.mesh import Layout
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
 from stages.spec import Input, StageConfig, StageSpec
@@ -139,13 +140,43 @@ class ParallelConfig(Section):
     """1: the data processes divide AdamW's state among themselves. Default 0: each holds all."""
     timeout_seconds: int = Field(default=300, ge=30)
     """How late one process may be for another at a collective. Default 300: a graph's compilation
-    and a checkpoint's writing must fit in."""
+    and a checkpoint's writing must fit in. So long, too, do machines wait for each other."""
+    nodes: int = Field(default=1, gt=0, le=1024)
+    """Machines that the processes are divided over, each with as many. All run the same command,
+    but for node_rank, and share the store's directory. Default 1."""
+    node_rank: int = Field(default=0, ge=0)
+    """Which of the machines this one is, for --set pretrain.parallel.node_rank=1; machine 0 leads
+    and writes. Default 0."""
+    master: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+:[0-9]{1,5}$")
+    """host:port of machine 0 as the others reach it, with a port that is free there; needed where
+    nodes is more than 1."""
 
     @model_validator(mode="after")
     def _divides_something(self) -> "ParallelConfig":
         if self.zero and self.data == 1:
             raise ValueError("zero 1 divides AdamW's state over data processes, and data is 1")
+        if self.node_rank >= self.nodes:
+            raise ValueError(
+                f"node_rank {self.node_rank} is none of the {self.nodes} nodes, which are counted "
+                "from 0"
+            )
+        if self.layout.size % self.nodes:
+            raise ValueError(
+                f"{self.layout.size} processes (data x tensor x pipeline) do not divide over "
+                f"{self.nodes} nodes; a multiple of {self.nodes} would"
+            )
+        if self.nodes > 1 and self.master is None:
+            raise ValueError(f"master is missing; {self.nodes} nodes meet at its host:port")
+        if self.master is not None and not 0 < int(self.master.rpartition(":")[2]) < 1 << 16:
+            raise ValueError(f"master {self.master} has no port of 1 to 65535")
         return self
+
+    @property
+    def machines(self) -> Machines | None:
+        """How the machines find each other; None if there is one."""
+        if self.master is None or self.nodes == 1:
+            return None
+        return Machines(self.nodes, self.node_rank, self.master, self.timeout_seconds)
 
     @property
     def layout(self) -> Layout:
@@ -266,6 +297,15 @@ class PretrainConfig(StageConfig):
     def accumulation(self) -> int:
         """Micro-batches a process adds up for one step."""
         return self.batch.sequences() // (self.parallel.data * self.micro_size)
+
+    def result_config(self) -> dict[str, Any]:
+        """Where the processes run makes no difference to what they make."""
+        places = {"nodes", "node_rank", "master"}
+        return self.model_dump(mode="json", exclude={"parallel": places})
+
+    def helps(self) -> bool:
+        """Every machine but the first."""
+        return self.parallel.node_rank > 0
 
     def source_files(self) -> list[Path]:
         """What says which bytes the run goes on from."""

@@ -12,6 +12,7 @@ from artifacts.errors import BadInput
 from artifacts.hf_model import read_model
 from artifacts.tokenizer_files import PROBE, TOKENIZER, load_tokenizer
 from stages.engine import parallel
+from stages.engine.machines import Team, together
 from stages.engine.mesh import bubble
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.finish import RANKS, is_finished, leave_only_the_artifact, read_headline
@@ -20,13 +21,19 @@ from stages.spec import Job
 
 
 def run(job: Job) -> dict[str, Any]:
-    """Fill `job.work` with the checkpoint artifact; returns its headline figures."""
+    """Fill `job.work` with the checkpoint artifact; returns its headline figures.
+
+    On a machine that helps, start this machine's processes and leave the writing to machine 0.
+    """
     config: PretrainConfig = job.config
     corpus = TokenCorpus(job.inputs["corpus"])
     _check_corpus(corpus, config)
     _check_initial(corpus, config, job.inputs.get("initial"))
     initial = read_model(job.inputs["initial"]).architecture if "initial" in job.inputs else None
     _check_layout(config.shape(corpus.vocab_size, initial), config)
+    if config.helps():
+        _launch(job, config, None)
+        return {}
     if not is_finished(job.work):
         _train(job, config)
     leave_only_the_artifact(job.work)
@@ -91,6 +98,8 @@ def _train(job: Job, config: PretrainConfig) -> None:
 
         train(config, corpus, job.work, latest, parallel.Group(), job.inputs.get("initial"))
     else:
+        scratch: Path = job.work / RANKS
+        shutil.rmtree(scratch, ignore_errors=True)
         _launch(job, config, latest.state.step if latest else 0)
 
 
@@ -137,21 +146,42 @@ def _check_initial(corpus: TokenCorpus, config: PretrainConfig, initial: Path | 
         raise BadInput(*problems)
 
 
-def _launch(job: Job, config: PretrainConfig, resume_from: int) -> None:
+def _launch(job: Job, config: PretrainConfig, step: int | None) -> None:
+    """Start this machine's processes, once all machines have come together if there are more.
+
+    `step` is where the last checkpoint stands; None has it looked up when machine 0 is ready.
+    """
+    machines = config.parallel.machines
+    if machines is None:
+        _start_ranks(job, config, step, None)
+        return
+
+    def done() -> bool:
+        return job.final is not None and job.final.exists()
+
+    with together(machines, job.identity, done) as team:
+        if team is not None:
+            _start_ranks(job, config, step, team)
+
+
+def _start_ranks(job: Job, config: PretrainConfig, step: int | None, team: Team | None) -> None:
+    if step is None:
+        # Machine 0 has removed what was not whole before it let anybody come.
+        latest, _ = Rolling(job.work / CHECKPOINTS, config.checkpoint.keep).latest()
+        step = latest.state.step if latest else 0
     text = json.dumps(
         {
             "config": config.model_dump(mode="json"),
             "corpus": str(job.inputs["corpus"]),
             "work": str(job.work),
-            "resume_from": resume_from,
+            "resume_from": step,
             "initial": str(job.inputs["initial"]) if "initial" in job.inputs else None,
         }
     )
-    scratch: Path = job.work / RANKS
-    shutil.rmtree(scratch, ignore_errors=True)
     parallel.launch(
         [sys.executable, "-m", "stages.pretrain.worker", text],
         config.parallel.layout.size,
-        scratch,
+        job.work / RANKS,
         config.parallel.timeout_seconds,
+        team,
     )

@@ -154,6 +154,34 @@ VALUES = [
         "pretrain.parallel.zero=1",
     ),
     config(
+        "a machine that is none of those counted",
+        "pretrain.parallel: node_rank 2 is none of the 2 nodes, which are counted from 0",
+        "pretrain.parallel={data: 2, nodes: 2, node_rank: 2, master: 'host:7077'}",
+    ),
+    config(
+        "several machines and no place to meet",
+        "pretrain.parallel: master is missing; 2 nodes meet at its host:port",
+        "pretrain.parallel={data: 2, nodes: 2}",
+    ),
+    config(
+        "processes that the machines do not divide",
+        (
+            "pretrain.parallel: 2 processes (data x tensor x pipeline) do not divide over 4 nodes; "
+            "a multiple of 4 would"
+        ),
+        "pretrain.parallel={data: 2, nodes: 4, master: 'host:7077'}",
+    ),
+    config(
+        "a place to meet without a port",
+        "pretrain.parallel.master: is 'host'; ",
+        "pretrain.parallel={data: 2, nodes: 2, master: host}",
+    ),
+    config(
+        "a place to meet at a port that is none",
+        "pretrain.parallel: master host:70777 has no port of 1 to 65535",
+        "pretrain.parallel={data: 2, nodes: 2, master: 'host:70777'}",
+    ),
+    config(
         "half precision, which is not built",
         "precision: bf16 is not built (MindSpore lacks operators to train in it on CPU); use fp32",
         "pretrain.precision=bf16",
