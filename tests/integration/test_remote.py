@@ -1,7 +1,9 @@
 """A store elsewhere: sent whole or not taken for whole, gone on with, fetched by digest."""
 
+import contextlib
 import os
 import shutil
+import socket
 import threading
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from artifacts.store import list_artifacts
 from flows.chain import run_chain
 from flows.lifecycle import find_or_fetch
 from flows.stage_process import StageOutcome
-from tests.command import ROOT
+from tests.command import ROOT, mindcycle
 from tests.fakes.chain import fake_work
 
 
@@ -172,6 +174,85 @@ def test_what_the_store_damages_is_never_taken(url, made, tmp_path):
     with pytest.raises(StageFailed, match=r"something else than it should:\n.*has changed"):
         remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
     assert list_artifacts(tmp_path / "x") == []
+
+
+class Wire:
+    """A way to the server that breaks, with all connections on it, after so many bytes to it."""
+
+    def __init__(self, server: str, good: int | None, port: int = 0):
+        host, _, to = server.removeprefix("http://").rpartition(":")
+        self._server, self._left = (host, int(to)), good
+        self._lock, self._open = threading.Lock(), []
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._server)
+                self._open += [near, far]
+                for source, target, counts in ((near, far, True), (far, near, False)):
+                    way = (source, target, counts)
+                    threading.Thread(target=self._carry, args=way, daemon=True).start()
+
+    def _carry(self, source, target, counts):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 12):
+                with self._lock:
+                    if counts and self._left is not None:
+                        self._left -= len(data)
+                        if self._left < 0:
+                            self.stop()
+                            return
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def stop(self):
+        """As when the server's machine loses its network or the server is killed."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+
+def test_the_store_goes_away_in_mid_file_the_command_says_so_and_goes_on(
+    bucket, s3_server, tmp_path, monkeypatch
+):
+    """As when the server is killed: every connection ends, and no new one is taken."""
+    wire = Wire(s3_server, good=14_000)  # in the middle of the tokenizer's bytes
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{wire.port}")
+    command = ["stage", "corpus", "configs/tiny.yaml", "--no-prefect", "--verbose"]
+    command += ["--set", f"remote={bucket}", "--store", tmp_path / "here"]
+    broken = mindcycle(*command)
+    assert broken.returncode == 1
+    assert broken.stderr.startswith(f"could not send to {bucket}: ")
+    assert broken.stderr.endswith(
+        "; what is here stays whole, and the same command goes on from there\n"
+    )
+    assert broken.stderr.count("\n") == 1
+    ((made, manifest),) = list_artifacts(tmp_path / "here")
+    assert problems_with_files(made, manifest) == []
+    whole = Wire(s3_server, good=None, port=wire.port)
+    try:
+        # Nobody takes for an artifact what is there.
+        assert Remote(bucket).fetch("corpus", manifest.identity, tmp_path / "x", quiet) is None
+        there = {path.rpartition("/")[2] for path in Remote(bucket)._files.find(bucket)}
+        assert there == {"corpus.json", "special_tokens_map.json"}
+        resumed = mindcycle(*command)
+        assert resumed.returncode == 0, resumed.stderr
+        assert "1 of them done already" in resumed.stdout
+        fetched = Remote(bucket).fetch("corpus", manifest.identity, tmp_path / "x", quiet)
+        assert problems_with_files(fetched, manifest) == []
+        # What had gone over whole was not sent again.
+        sent = sum(entry.size for entry in manifest.files if entry.path not in there)
+        assert f"sent {sent} bytes of corpus" in resumed.stdout
+    finally:
+        whole.stop()
 
 
 def test_a_store_that_does_not_answer_fails_the_run_and_what_is_made_stays(tmp_path, monkeypatch):
