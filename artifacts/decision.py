@@ -30,14 +30,16 @@ class JudgedReport(_Model):
 class RuleResult(_Model):
     """One rule applied. Scores and differences are shares of items (0.01 is one point)."""
 
-    rule: Literal["floor", "gain_over_base", "no_regression", "gain_on_any"]
+    rule: Literal[
+        "floor", "gain_over_base", "no_regression", "gain_on_any", "no_loss", "same_choices"
+    ]
     task: str
     """The task, or all tasks that the rule looks at."""
     passed: bool
     reason: str
     """One sentence with the numbers that decided."""
     candidate: float
-    """Micro accuracy of the candidate."""
+    """Micro accuracy of the candidate; for same_choices the share of items chosen alike."""
     other: float | None = None
     """Micro accuracy of the model it is compared with."""
     difference: float | None = None

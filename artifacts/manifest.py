@@ -25,6 +25,7 @@ Kind = Literal[
     "eval-report",
     "decision",
     "onnx-bundle",
+    "proof",
     "release",
 ]
 

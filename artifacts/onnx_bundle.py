@@ -1,6 +1,7 @@
 """An ONNX bundle: the names of its files, axes and values, and how it is run in onnxruntime."""
 
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from artifacts.architecture import Size
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
+from artifacts.onnx_kinds import Operators, Precision
 from artifacts.paths import is_name
 from artifacts.validation import file_sentences
 
@@ -113,8 +115,10 @@ class OnnxModel:
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise BadInput(f"{graph_file(directory)}: onnxruntime refuses it: {error}") from None
         said = self.session.get_modelmeta().custom_metadata_map
-        self.precision: str = said.get(PRECISION, "fp32")
+        self.precision: Precision = _one_of(Precision, said.get(PRECISION, "fp32"), directory)
         """How weights are stored; activations are float32."""
+        self.operators: Operators = _one_of(Operators, said.get(OPERATORS, "plain"), directory)
+        """What attention, norms and rotation are written in."""
         self._adapters: dict[str, ort.LoraAdapter] = {}
         for path in sorted((directory / ADAPTERS).glob(f"*{ADAPTER_SUFFIX}")):
             self.load_adapter(path.name.removesuffix(ADAPTER_SUFFIX), path)
@@ -225,6 +229,13 @@ class OnnxModel:
         """The past before the first token."""
         empty = np.zeros((batch, self.kv_heads, 0, self.head_dim), np.float32)
         return [(empty, empty)] * self.layers
+
+
+def _one_of(kinds: Any, said: str, directory: Path) -> Any:
+    if said not in get_args(kinds):
+        known = ", ".join(get_args(kinds))
+        raise BadInput(f"{graph_file(directory)}: says that it is {said!r}; known are {known}")
+    return said
 
 
 def positions_of(mask_BT: np.ndarray) -> np.ndarray:

@@ -37,7 +37,11 @@ Reference = Annotated[
 ]
 
 Bundle = Annotated[
-    str, typer.Argument(help="An onnx-bundle's directory, or the first digits of its digest.")
+    str,
+    typer.Argument(
+        help="latest (the newest release), a channel such as production, or a release or "
+        "onnx-bundle: its directory, or the first digits of its digest."
+    ),
 ]
 Profile = Annotated[
     str, typer.Option("--sampling", help="Sampling profile: default, greedy, open, or a file.")

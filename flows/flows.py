@@ -180,11 +180,35 @@ def export(
     store: Store = None,
     inputs: Inputs = (),
 ) -> State[None]:
-    """A model to an ONNX bundle, and the proof that it agrees."""
+    """A model to an ONNX bundle."""
     return _run("export", config, changes, overrides, store, inputs)
 
 
+@described_flow("export", "prove")
+def prove(
+    config: Config = QUICKSTART,
+    changes: Changes = NONE,
+    overrides: Overrides = (),
+    store: Store = None,
+    inputs: Inputs = (),
+) -> State[None]:
+    """A bundle and its model to the proof that they agree."""
+    return _run("prove", config, changes, overrides, store, inputs)
+
+
 @described_flow("export", "gate", "baseline")
+def gate_bundle(
+    config: Config = QUICKSTART,
+    changes: Changes = NONE,
+    overrides: Overrides = (),
+    store: Store = None,
+    inputs: Inputs = (),
+) -> State[None]:
+    """A bundle's scores beside its model's to approved or rejected."""
+    return _run("gate-bundle", config, changes, overrides, store, inputs)
+
+
+@described_flow("export", "prove", "gate", "baseline")
 def release(
     config: Config = QUICKSTART,
     changes: Changes = NONE,

@@ -20,9 +20,13 @@ from stages.evaluate.config import SPEC as EVALUATE
 from stages.evaluate.config import EvaluateConfig
 from stages.export.config import SPEC as EXPORT
 from stages.export.config import ExportConfig
+from stages.export.proof_config import SPEC as PROVE
+from stages.export.proof_config import ProofConfig
 from stages.finetune.config import FULL as FINETUNE_FULL
 from stages.finetune.config import SPEC as FINETUNE
 from stages.finetune.config import FinetuneConfig
+from stages.gate.bundle_config import SPEC as GATE_BUNDLE
+from stages.gate.bundle_config import BundleGateConfig
 from stages.gate.config import SPEC as GATE
 from stages.gate.config import GateConfig, tasks_of
 from stages.merge.config import SPEC as MERGE
@@ -42,13 +46,17 @@ STEPS = (
     Step("evaluate-tuned", EVALUATE, {"model": "merge", "corpus": "corpus"}),
     Step("gate", GATE, {"candidate": "evaluate-tuned", "base": "evaluate-base"}),
     Step("export", EXPORT, {"model": "merge"}),
+    Step("prove", PROVE, {"bundle": "export", "model": "merge"}),
     Step("evaluate-bundle", EVALUATE, {"model": "export", "corpus": "corpus"}),
+    Step("gate-bundle", GATE_BUNDLE, {"candidate": "evaluate-bundle", "base": "evaluate-tuned"}),
     Step(
         "release",
         RELEASE,
         {
             "decision": "gate",
+            "bundle_decision": "gate-bundle",
             "bundle": "export",
+            "proof": "prove",
             "model": "merge",
             "candidate": "evaluate-tuned",
             "bundle_scores": "evaluate-bundle",
@@ -94,6 +102,10 @@ class RunConfig(BaseModel):
     """What the tuned model must reach to be released."""
     export: ExportConfig = ExportConfig.model_validate({})
     """The tuned model as an ONNX bundle."""
+    prove: ProofConfig = ProofConfig.model_validate({})
+    """Where, how far and how exactly the bundle must agree with the tuned model."""
+    gate_bundle: BundleGateConfig = BundleGateConfig.model_validate({})
+    """What the bundle's own scores must reach beside the tuned model's."""
     release: ReleaseConfig = ReleaseConfig.model_validate({})
     """What is released."""
 
@@ -101,7 +113,7 @@ class RunConfig(BaseModel):
     def _sections_fit(self) -> "RunConfig":
         """What a late stage would refuse after a long run is refused here."""
         problems = [*_without_world(self), *_too_long(self), *_without_template(self)]
-        problems += _unjudgeable(self)
+        problems += [*_unjudgeable(self), *_bundle_problems(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -126,8 +138,8 @@ def _too_long(config: RunConfig) -> Iterator[str]:
     right = f"the model will have {positions} positions (pretrain.model.max_positions)"
     if config.finetune.max_length > positions:
         yield f"finetune.max_length: is {config.finetune.max_length}; {right}"
-    if config.export.longest is not None and config.export.longest > positions:
-        yield f"export.longest: is {config.export.longest}; {right}"
+    if config.prove.longest is not None and config.prove.longest > positions:
+        yield f"prove.longest: is {config.prove.longest}; {right}"
 
 
 def _without_template(config: RunConfig) -> Iterator[str]:
@@ -146,6 +158,29 @@ def _unjudgeable(config: RunConfig) -> Iterator[str]:
                 yield f"gate.rules.{i}.task: is {task!r}; evaluate asks {', '.join(asked)}"
         if rule.rule == "no_regression" and config.baseline is None:
             yield f"gate.rules.{i}: no_regression needs scores to compare with; set baseline"
+
+
+def _bundle_problems(config: RunConfig) -> Iterator[str]:
+    asked = [task.title for task in config.evaluate.tasks]
+    kinds, rules = [rule.rule for rule in config.gate_bundle.rules], "gate_bundle.rules"
+    for i, rule in enumerate(config.gate_bundle.rules):
+        if rule.rule != "same_choices" and rule.task not in asked:
+            yield f"{rules}.{i}.task: is {rule.task!r}; evaluate asks {', '.join(asked)}"
+    precision = config.export.precision
+    if precision == "fp32" and "same_choices" not in kinds:
+        yield (
+            f"{rules}: has no same_choices; a bundle in fp32 must choose as the model on every "
+            "item (export.precision)"
+        )
+    if precision != "fp32" and "rules" not in config.gate_bundle.model_fields_set:
+        yield (
+            f"{rules}: is not set; rounding weights (export.precision: {precision}) changes some "
+            f"choices, so say what it may cost, such as {{rule: no_loss, task: {asked[0]}, "
+            "margin: 0.02}"
+        )
+    unable = config.prove.unable(config.export.operators, precision)
+    if unable:
+        yield unable
 
 
 def load_work(

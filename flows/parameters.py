@@ -46,7 +46,7 @@ CHANGEABLE = (
     "gate.approval",
     "export.operators",
     "export.precision",
-    "export.longest",
+    "prove.longest",
     "baseline",
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from artifacts.approval import approval_of
 from artifacts.errors import REJECTED
+from artifacts.store import SHORT
 from flows.chain import Work, check_sources, run_chain
 from flows.console import ConsoleListener, print_summary
 from flows.crashes import report_crashes
@@ -50,6 +51,13 @@ def run_work(
             raise SystemExit(REJECTED)
         if work.configs[outcome.manifest.stage].needs_approval():
             _require_approval(work, outcome)
+    if "release" in listener.outcomes:
+        digest = listener.outcomes["release"].manifest.digest[:SHORT]
+        where = "" if work.store == Path("store") else f" --store {work.store}"
+        print(
+            f"\nReleased. Ask it:  mindcycle generate {digest} 'Question: ...'{where}"
+            f"\nover HTTP:         mindcycle serve {digest}{where}"
+        )
 
 
 def _require_approval(work: Work, outcome: StageOutcome) -> None:

@@ -5,27 +5,67 @@ from pathlib import Path
 
 import numpy as np
 
+from artifacts.channels import CHANNELS, channel_name, standing
 from artifacts.errors import BadInput
-from artifacts.manifest import read_manifest
+from artifacts.manifest import Manifest, read_manifest
 from artifacts.onnx_bundle import OnnxModel, graph_file
-from artifacts.store import find_artifact
+from artifacts.store import artifact_path, find_artifact, list_artifacts
 from artifacts.validation import shown
 from serving.answer import Answer
 from stages.evaluate.sampling import Sampling
 from stages.evaluate.text import TextCodec
 
+LATEST = "latest"
+"""What the newest release of a store is called."""
+
 
 def find_bundle(reference: str, store: Path) -> Path:
-    """A bundle by its directory, moved or not, or by the first digits of its digest.
+    """A bundle by its directory, moved or not, by a release or channel, or by first digits.
 
-    Raises BadInput if there is none, or if it is another kind of artifact.
+    `latest` is the newest release of `store`, a channel's name what stands there; a release or
+    bundle in the store goes by the first digits of its digest, or by its directory. Raises BadInput
+    if there is none, or if it is another kind of artifact.
     """
     if graph_file(Path(reference)).is_file():
         return Path(reference)
-    path = find_artifact(store, reference)
-    kind = read_manifest(path).kind
-    if kind != "onnx-bundle":
-        raise BadInput(f"{path}: is of kind {kind}; an onnx-bundle would be right")
+    path = _named(reference, store)
+    manifest = read_manifest(path)
+    if manifest.kind == "release":
+        return _bundle_of(path, manifest)
+    if manifest.kind != "onnx-bundle":
+        raise BadInput(
+            f"{path}: is of kind {manifest.kind}; an onnx-bundle or a release would be right"
+        )
+    return path
+
+
+def _named(reference: str, store: Path) -> Path:
+    if Path(reference).exists():
+        return find_artifact(store, reference)
+    if reference in CHANNELS:
+        path = standing(store, channel_name(reference))
+        if path is None:
+            raise BadInput(
+                f"{reference}: nothing stands there in {store}; "
+                f"mindcycle promote RELEASE --to {reference} would change that"
+            )
+        return path
+    if reference == LATEST:
+        releases = [path for path, made in list_artifacts(store, []) if made.kind == "release"]
+        if not releases:
+            raise BadInput(f"{LATEST}: {store} holds no release; mindcycle run makes one")
+        return releases[-1]
+    return find_artifact(store, reference)
+
+
+def _bundle_of(release: Path, manifest: Manifest) -> Path:
+    """The bundle a release is about, in the store that the release stands in."""
+    entry = manifest.inputs.get("bundle")
+    if entry is None:
+        raise BadInput(f"{release}: names no bundle")
+    path = artifact_path(release.resolve().parent.parent, entry.kind, entry.identity)
+    if read_manifest(path).digest != entry.digest:
+        raise BadInput(f"{path}: is not the bundle that {release} is about; its digest differs")
     return path
 
 

@@ -85,6 +85,15 @@ def main(spec: StageSpec, run: Run) -> None:
     os._exit(code)
 
 
+def main_among(*stages: tuple[StageSpec, Run]) -> None:
+    """`main` for a package of several stages: the one that the request names, else the first."""
+    try:
+        name = read_request(Path(sys.argv[1])).stage
+    except (IndexError, MindCycleError):
+        name = ""  # `main` says what is wrong with it
+    main(*next((each for each in stages if each[0].name == name), stages[0]))
+
+
 def execute(spec: StageSpec, run: Run, request: Request) -> Manifest:
     """Do the work of `request`, or find it done. Returns the artifact's manifest."""
     with claims(f"{spec.name}-{os.getpid()}") as using:

@@ -111,7 +111,7 @@ class OnnxBackend:
 
         self._model, self._adapter = OnnxModel(directory), adapter
         precision = self._model.precision
-        self.dtype = "float32" if precision == "fp32" else precision
+        self.dtype: str = "float32" if precision == "fp32" else precision
         if adapter is not None and adapter not in self._model.adapters:
             known = ", ".join(self._model.adapters) or "none"
             raise BadInput(f"bundle_adapter: is {adapter!r}; {directory} has {known}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from artifacts.agreement import Difference, compare
 from artifacts.onnx_bundle import Past
+from artifacts.onnx_kinds import Precision
 from stages.export.cases import Case
 from stages.export.engines import Engine, Lane
 from stages.export.likeness import Likeness, likeness
@@ -98,6 +99,8 @@ class Agreement:
     """onnxruntime's."""
     max_mean_kl: float | None = None
     """Largest mean divergence allowed, for precisions below float32."""
+    precision: Precision = "fp32"
+    """How the bundle's weights are stored."""
 
     @property
     def engines(self) -> list[EngineResult]:
@@ -136,6 +139,7 @@ class Agreement:
         return {
             "format": 1,
             "passed": not self.problems,
+            "precision": self.precision,
             "threshold": self.threshold,
             "max_mean_kl_allowed": self.max_mean_kl,
             "scaling": (

@@ -17,9 +17,9 @@ import numpy as np
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
 from artifacts.onnx_bundle import IDS, MASK, POSITIONS, past_names, present_names
+from artifacts.onnx_kinds import Operators
 from artifacts.rope import scaled
 from stages.export.graph import BOOL, FLOAT, INT32, MICROSOFT, GraphWriter
-from stages.export.kinds import Operators
 
 MASKED = float(np.finfo(np.float32).min)
 """Added to a masked score. Not -inf: a row that sees nothing would be NaN and spoil the rest."""

@@ -11,13 +11,14 @@ from artifacts.hf_model import CONFIG, HFModel, copy_configs
 from artifacts.json_files import read_object, write_object
 from artifacts.manifest import Manifest
 from artifacts.onnx_bundle import FOLDER, GENAI_CONFIG, GRAPH, OPERATORS, PRECISION, adapter_file
+from artifacts.onnx_kinds import Operators, Precision
 from artifacts.tokenizer_files import TokenizerFiles
 from stages.export.adapters import targets_of, write_onnx_adapter
 from stages.export.attention import blocks_of
 from stages.export.decoder import build_decoder
 from stages.export.external_data import write_external_data
 from stages.export.genai_config import genai_config
-from stages.export.kinds import Layout, Operators, Precision
+from stages.export.kinds import Layout
 from stages.export.linears import linears_of
 
 

@@ -18,8 +18,9 @@ from artifacts.onnx_bundle import (
     past_names,
     present_names,
 )
+from artifacts.onnx_kinds import Operators
 from stages.export.cases import Case
-from stages.export.kinds import EngineName, Operators
+from stages.export.kinds import EngineName
 
 PACKAGES: dict[EngineName, str] = {
     "onnxruntime": "onnxruntime",

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-Operators = Literal["plain", "opset23", "microsoft"]
-Precision = Literal["fp32", "fp16", "int8", "int4"]
+from artifacts.onnx_kinds import Operators, Precision
+
 Layout = Literal["flat", "onnx_folder"]
 EngineName = Literal["onnxruntime", "reference", "openvino"]
 """reference: the evaluator that comes with ONNX itself, in Python."""

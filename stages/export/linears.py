@@ -11,9 +11,9 @@ import numpy as np
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
 from artifacts.onnx_bundle import IDS, LOGITS
+from artifacts.onnx_kinds import Precision
 from stages.export.external_data import Stored, row_blocks
 from stages.export.graph import FLOAT, MICROSOFT, GraphWriter
-from stages.export.kinds import Precision
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ZERO = 128

@@ -21,7 +21,7 @@ def table(agreement: Agreement) -> str:
         "# ONNX against MindSpore",
         "",
         f"{verdict}: {len(agreement.cases)} cases up to {agreement.longest} tokens in onnxruntime "
-        f"(CPU), float32, against MindSpore's logits.",
+        f"(CPU), weights in {agreement.precision}, against MindSpore's logits in float32.",
         "",
         "Error is the largest absolute difference of a logit, divided by the root mean square of "
         "the reference logits if that is above 1; compared are the rows of tokens that count. "

@@ -2,6 +2,7 @@
 conditions says nothing about the models."""
 
 import re
+from collections.abc import Collection
 
 from artifacts.eval_report import EvalReport, Item, TaskScores
 
@@ -12,6 +13,8 @@ CONDITIONS = {
     "chat_template": "chat template",
     "lm_eval": "lm-eval version",
 }
+ENGINE = ("backend", "dtype")
+"""Conditions in which a bundle's report differs from its model's."""
 DEFINITION = {
     "suite": "suite",
     "form": "form of the answers",
@@ -22,8 +25,10 @@ DEFINITION = {
 }
 
 
-def condition_differences(ours: EvalReport, other: EvalReport, role: str) -> list[str]:
-    """A sentence for every condition that `other` (named `role`) does not share.
+def condition_differences(
+    ours: EvalReport, other: EvalReport, role: str, but: Collection[str] = ()
+) -> list[str]:
+    """A sentence for every condition that `other` (named `role`) does not share, `but` left out.
 
     The tokenizer may differ, since models with different ones may well be compared on the same
     prompts; with the same tokenizer the same token must come first.
@@ -32,7 +37,7 @@ def condition_differences(ours: EvalReport, other: EvalReport, role: str) -> lis
     found = [
         _differs(f"{what} ({name})", getattr(a, name), getattr(b, name), role)
         for name, what in CONDITIONS.items()
-        if getattr(a, name) != getattr(b, name)
+        if name not in but and getattr(a, name) != getattr(b, name)
     ]
     if a.tokenizer_hash == b.tokenizer_hash and a.bos != b.bos:
         found.append(_differs("first token (bos)", a.bos, b.bos, role))

@@ -30,10 +30,12 @@ def draw_decision(decision: Decision, path: Path) -> None:
 
 def _draw_rule(axes: Axes, row: int, result: RuleResult) -> None:
     color = PASSED if result.passed else FAILED
-    value = result.candidate if result.rule == "floor" else result.difference
+    own = result.rule in ("floor", "same_choices")
+    value = result.candidate if own else result.difference
     axes.plot([result.threshold] * 2, [row - 0.3, row + 0.3], color="black", linewidth=2)
-    if value is None or result.bound is None:
+    if value is None or (result.bound is None and not own):
         axes.annotate("  no baseline yet", (result.threshold, row), va="center", color=color)
         return
-    axes.plot([result.bound, value], [row, row], color=color, linewidth=3)
+    if result.bound is not None:
+        axes.plot([result.bound, value], [row, row], color=color, linewidth=3)
     axes.plot([value], [row], "o", color=color, markersize=8)

@@ -9,7 +9,9 @@ from artifacts.manifest import Manifest
 from stages.spec import Input, StageConfig, StageSpec
 
 
-class _Rule(BaseModel):
+class TaskRule(BaseModel):
+    """A rule about one task."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     task: str = Field(min_length=1)
@@ -18,7 +20,7 @@ class _Rule(BaseModel):
     """One-sided confidence of the bound; 0.95 approves 5 in 100 models that deserve a rejection."""
 
 
-class Floor(_Rule):
+class Floor(TaskRule):
     """The score itself, less its error, reaches a value."""
 
     rule: Literal["floor"]
@@ -26,7 +28,7 @@ class Floor(_Rule):
     """Micro accuracy that the lower bound must reach, as a share (0.8 is 80 %)."""
 
 
-class GainOverBase(_Rule):
+class GainOverBase(TaskRule):
     """The candidate beats the model it was tuned from, item by item."""
 
     rule: Literal["gain_over_base"]
@@ -34,7 +36,7 @@ class GainOverBase(_Rule):
     """Gain in micro accuracy that the lower bound must exceed; 0 asks for any gain beyond noise."""
 
 
-class NoRegression(_Rule):
+class NoRegression(TaskRule):
     """The candidate is not worse than a named baseline by more than a margin (non-inferiority)."""
 
     rule: Literal["no_regression"]
@@ -98,7 +100,8 @@ class GateConfig(StageConfig):
         return self
 
 
-def _exit_code(manifest: Manifest) -> int:
+def exit_code(manifest: Manifest) -> int:
+    """Of a process that has decided."""
     return REJECTED if manifest.headline["outcome"] == "rejected" else 0
 
 
@@ -112,5 +115,5 @@ SPEC = StageSpec(
         "baseline": Input(("eval-report",), required=False),
     },
     code_version=1,
-    exit_code=_exit_code,
+    exit_code=exit_code,
 )

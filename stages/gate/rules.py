@@ -8,6 +8,7 @@ import numpy as np
 
 from artifacts.decision import RuleResult
 from artifacts.eval_report import EvalReport, Item, read_items, read_report, value_of
+from stages.gate.bundle_config import NoLoss
 from stages.gate.config import Floor, GainOnAny, GainOverBase, NoRegression
 from stages.gate.statistics import (
     Estimate,
@@ -18,6 +19,9 @@ from stages.gate.statistics import (
     mcnemar_exact,
     score_bound,
 )
+
+SHOWN = 8
+"""Items that are named; the rest is counted."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def judge(
 ) -> RuleResult:
     """Apply one rule. The reports must be known to be alike and to hold the rule's task."""
     if isinstance(rule, Floor):
-        return _floor(rule, candidate)
+        return floor(rule, candidate)
     if isinstance(rule, GainOverBase):
         assert base is not None, "the run refuses this rule without a base"
         return _gain(rule, candidate, base)
@@ -58,7 +62,8 @@ def judge(
     return _no_regression(rule, candidate, baseline)
 
 
-def _floor(rule: Floor, candidate: Scores) -> RuleResult:
+def floor(rule: Floor, candidate: Scores) -> RuleResult:
+    """The score's own lower bound against a value."""
     items = candidate.items[rule.task]
     score = score_bound(_correct(items), clusters_of(items), rule.confidence)
     passed = score.bound >= rule.at_least
@@ -131,6 +136,51 @@ def _gain_on_any(rule: GainOnAny, candidate: Scores, base: Scores) -> RuleResult
 
 
 def _no_regression(rule: NoRegression, candidate: Scores, baseline: Scores) -> RuleResult:
+    return _within_margin(rule, candidate, baseline, "baseline")
+
+
+def no_loss(rule: NoLoss, bundle: Scores, model: Scores) -> RuleResult:
+    """A bundle's loss against the model it was made from, on the same items."""
+    return _within_margin(rule, bundle, model, "model")
+
+
+def same_choices(bundle: Scores, model: Scores) -> RuleResult:
+    """Whether a bundle chooses as its model on every item that has choices.
+
+    The reports must be known to hold the same items, and one with choices at least.
+    """
+    pairs = [
+        (task, ours, theirs)
+        for task, items in sorted(bundle.items.items())
+        for ours, theirs in zip(items, model.items[task], strict=True)
+        if ours.choice >= 0 or theirs.choice >= 0
+    ]
+    apart = [
+        f"{ours.id} of {task} (bundle {ours.choice}, model {theirs.choice})"
+        for task, ours, theirs in pairs
+        if ours.choice != theirs.choice
+    ]
+    items, same = len(pairs), len(pairs) - len(apart)
+    reason = f"the bundle chooses as the model on {same} of {items} items"
+    if apart:
+        more = f" and {len(apart) - SHOWN} more" if len(apart) > SHOWN else ""
+        reason += f", otherwise on {', '.join(apart[:SHOWN])}{more}"
+    return RuleResult(
+        rule="same_choices",
+        task="all tasks",
+        passed=not apart,
+        reason=reason,
+        candidate=same / items,
+        threshold=1.0,
+        confidence=1.0,
+        items=items,
+        clusters=items,
+    )
+
+
+def _within_margin(
+    rule: NoRegression | NoLoss, candidate: Scores, baseline: Scores, role: str
+) -> RuleResult:
     change = _difference(rule.task, candidate, baseline, rule.confidence)
     passed = change.bound >= -rule.margin
     notes = []
@@ -143,7 +193,7 @@ def _no_regression(rule: NoRegression, candidate: Scores, baseline: Scores) -> R
         change,
         passed=passed,
         threshold=-rule.margin,
-        reason=f"the change from the baseline is {change.mean:+.3f} and at least "
+        reason=f"the change from the {role} is {change.mean:+.3f} and at least "
         f"{change.bound:+.3f} with confidence {rule.confidence}; a loss of {rule.margin} "
         f"{'is ruled out' if passed else 'cannot be ruled out'}",
         notes=notes,
@@ -169,7 +219,7 @@ def _no_baseline(rule: NoRegression, candidate: Scores) -> RuleResult:
 
 
 def _paired(
-    rule: GainOverBase | NoRegression,
+    rule: GainOverBase | NoRegression | NoLoss,
     candidate: Scores,
     other: Scores,
     change: Estimate,

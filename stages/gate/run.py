@@ -1,9 +1,10 @@
 """Judge a candidate: read the reports, refuse unlike ones, apply every rule, write it all down."""
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from artifacts.decision import Decision, JudgedReport, write_decision
+from artifacts.decision import Decision, JudgedReport, RuleResult, write_decision
 from artifacts.errors import BadInput
 from artifacts.manifest import read_manifest
 from stages.gate.alike import condition_differences, task_differences
@@ -17,13 +18,28 @@ def run(job: Job) -> dict[str, Any]:
     """Decide, and write `decision.json`, `decision.md` and `decision.png`."""
     config: GateConfig = job.config
     scores = {role: read_scores(path) for role, path in job.inputs.items()}
-    problems = _problems(config, scores)
+    others = scores.get("base"), scores.get("baseline")
+    return written(
+        job,
+        scores,
+        _problems(config, scores),
+        lambda: [judge(rule, scores["candidate"], *others) for rule in config.rules],
+    )
+
+
+def written(
+    job: Job,
+    scores: Mapping[str, Scores],
+    problems: Sequence[str],
+    judged_by: Callable[[], list[RuleResult]],
+) -> dict[str, Any]:
+    """Write the decision that the rules come to, and return its headline.
+
+    Raises BadInput if there are problems that keep the rules from being applied.
+    """
     if problems:
         raise BadInput(*problems)
-    results = [
-        judge(rule, scores["candidate"], scores.get("base"), scores.get("baseline"))
-        for rule in config.rules
-    ]
+    results = judged_by()
     judged = {role: _judged(path, scores[role]) for role, path in job.inputs.items()}
     decision = Decision(
         outcome="approved" if all(result.passed for result in results) else "rejected",
@@ -56,33 +72,46 @@ def _judged(directory: Path, scores: Scores) -> JudgedReport:
     )
 
 
+def contradictions(scores: Mapping[str, Scores]) -> list[str]:
+    """Reports whose two files do not say the same."""
+    return [
+        f"inputs.{role}: report.json and items.jsonl disagree on task {task}"
+        for role, one in scores.items()
+        for task, scored in one.report.tasks.items()
+        for items in [one.items.get(task, [])]
+        if (len(items), sum(item.correct for item in items)) != (scored.items, scored.correct)
+    ]
+
+
+def unusable(where: str, task: str, candidate: Scores) -> list[str]:
+    """Why the rule at `where` cannot look at this task."""
+    tasks = candidate.report.tasks
+    if task not in tasks:
+        return [
+            f"{where}.task: {task!r} is not in the candidate's report, "
+            f"which has {', '.join(sorted(tasks)) or 'no task'}"
+        ]
+    if (metric := tasks[task].metric) == "bits_per_byte":
+        return [
+            f"{where}.task: {task!r} is measured in {metric}; rules look at tasks whose "
+            "answers are right or wrong"
+        ]
+    if len(set(clusters_of(candidate.items.get(task, [])))) < 2:
+        return [
+            f"{where}.task: {task!r} has fewer than two independent items; "
+            "a standard error needs two at least"
+        ]
+    return []
+
+
 def _problems(config: GateConfig, scores: dict[str, Scores]) -> list[str]:
     """Everything that keeps the rules from being applied: one sentence each."""
-    found: list[str] = []
-    for role, one in scores.items():
-        for task, scored in one.report.tasks.items():
-            items = one.items.get(task, [])
-            if (len(items), sum(item.correct for item in items)) != (scored.items, scored.correct):
-                found.append(f"inputs.{role}: report.json and items.jsonl disagree on task {task}")
+    found = contradictions(scores)
     usable = set(scores["candidate"].report.tasks)
     for index, rule in enumerate(config.rules):
         where = f"gate.rules.{index}"
         for task in tasks_of(rule):
-            if task not in usable:
-                found.append(
-                    f"{where}.task: {task!r} is not in the candidate's report, "
-                    f"which has {', '.join(sorted(usable)) or 'no task'}"
-                )
-            elif (metric := scores["candidate"].report.tasks[task].metric) == "bits_per_byte":
-                found.append(
-                    f"{where}.task: {task!r} is measured in {metric}; rules look at tasks whose "
-                    "answers are right or wrong"
-                )
-            elif len(set(clusters_of(scores["candidate"].items.get(task, [])))) < 2:
-                found.append(
-                    f"{where}.task: {task!r} has fewer than two independent items; "
-                    "a standard error needs two at least"
-                )
+            found += unusable(where, task, scores["candidate"])
         if isinstance(rule, GainOverBase | GainOnAny) and "base" not in scores:
             found.append(f"{where}: {rule.rule} needs the input base, an eval-report of it")
     for role, kinds in (("base", (GainOverBase, GainOnAny)), ("baseline", (NoRegression,))):
@@ -91,15 +120,23 @@ def _problems(config: GateConfig, scores: dict[str, Scores]) -> list[str]:
         ]
         tasks = list(dict.fromkeys(named))
         if role in scores and tasks:
-            found += _unlike(scores, role, [task for task in tasks if task in usable])
+            found += unlike(scores, role, [task for task in tasks if task in usable])
     return found
 
 
-def _unlike(scores: dict[str, Scores], role: str, tasks: list[str]) -> list[str]:
-    """Differences between the candidate's report and `role`'s, on the tasks that are compared."""
+def unlike(
+    scores: Mapping[str, Scores], role: str, tasks: Sequence[str], but: Collection[str] = ()
+) -> list[str]:
+    """Differences between the candidate's report and `role`'s, on the tasks that are compared.
+
+    `but` names conditions that may differ.
+    """
     ours, other = scores["candidate"], scores[role]
-    differences = condition_differences(ours.report, other.report, role)
+    differences = condition_differences(ours.report, other.report, role, but)
     for task in tasks:
+        if task not in ours.report.tasks:
+            differences.append(f"{task}: the {role}'s report has this task, the candidate's not")
+            continue
         if task not in other.report.tasks:
             differences.append(f"{task}: the candidate's report has this task, the {role}'s not")
             continue

@@ -43,6 +43,7 @@ def _model_line(role: str, judged: JudgedReport | None) -> str:
 
 
 def _row(result: RuleResult) -> str:
+    sign = "" if result.rule in ("floor", "same_choices") else "+"
     cells = [
         result.rule,
         result.task,
@@ -51,8 +52,8 @@ def _row(result: RuleResult) -> str:
         _number(result.other),
         _number(result.difference, "+"),
         _number(result.standard_error),
-        _number(result.bound, "+" if result.rule != "floor" else ""),
-        _number(result.threshold, "+" if result.rule != "floor" else ""),
+        _number(result.bound, sign),
+        _number(result.threshold, sign),
         f"{result.confidence:g}",
         str(result.items),
         str(result.clusters),

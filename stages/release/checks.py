@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-from artifacts.eval_report import Item, ScoredModel
+from artifacts.decision import Decision, JudgedReport
+from artifacts.eval_report import ScoredModel
 from stages.release.parts import Parts
-
-SHOWN = 8
-"""Items that are named; the rest is counted."""
 
 SAME = ("sampling_hash", "tokenizer_hash", "chat_template", "bos", "max_length", "lm_eval")
 """Conditions in which model and bundle must have been scored alike."""
@@ -17,34 +15,60 @@ def problems_with(parts: Parts) -> list[str]:
     bindings = [*_decision_problems(parts), *_binding_problems(parts)]
     if bindings:
         return bindings  # scores of other things say nothing about these
-    return [*_likeness_problems(parts), *choice_problems(parts.candidate_items, parts.bundle_items)]
+    return list(_likeness_problems(parts))
 
 
 def _decision_problems(parts: Parts) -> Iterator[str]:
-    decision, path = parts.decision, parts.paths["decision"]
+    yield from _not_approved(parts, "decision", parts.decision, "model")
+    yield from _not_about(parts, "decision", parts.decision.candidate, "candidate")
+    judged = parts.bundle_decision
+    yield from _not_approved(parts, "bundle_decision", judged, "bundle")
+    yield from _not_about(parts, "bundle_decision", judged.candidate, "bundle_scores")
+    yield from _not_about(parts, "bundle_decision", judged.base, "candidate")
+    exact = parts.agreement.precision == "fp32"
+    if exact and "same_choices" not in [rule.rule for rule in judged.rules]:
+        yield (
+            f"{parts.paths['bundle_decision']}: has no rule same_choices; a bundle in fp32 "
+            "must choose as the model on every item"
+        )
+
+
+def _not_approved(parts: Parts, role: str, decision: Decision, what: str) -> Iterator[str]:
     if decision.outcome != "approved":
         failed = [f"{rule.rule} on {rule.task}" for rule in decision.rules if not rule.passed]
-        yield f"{path}: the gate rejected this model ({', '.join(failed)}); only approved ones ship"
-    if decision.candidate.report_digest != parts.manifests["candidate"].digest:
         yield (
-            f"{path}: is about the report with digest {_short(decision.candidate.report_digest)}, "
-            f"the candidate's is {_short(parts.manifests['candidate'].digest)}"
+            f"{parts.paths[role]}: the gate rejected this {what} ({', '.join(failed)}); "
+            "only approved ones ship"
+        )
+
+
+def _not_about(parts: Parts, role: str, judged: JudgedReport | None, report: str) -> Iterator[str]:
+    found, wanted = judged.report_digest if judged else "none", parts.manifests[report].digest
+    if found != wanted:
+        yield (
+            f"{parts.paths[role]}: is about the report with digest {_short(found)}, "
+            f"the input {report} has {_short(wanted)}"
         )
 
 
 def _binding_problems(parts: Parts) -> Iterator[str]:
-    model, bundle = parts.manifests["model"], parts.manifests["bundle"]
     yield from _scored(parts, "candidate", parts.candidate.model, "model")
     yield from _scored(parts, "bundle_scores", parts.bundle_scores.model, "bundle")
-    made_from = bundle.inputs.get("model")
-    if made_from is None or made_from.digest != model.digest:
-        found = _short(made_from.digest) if made_from else "none"
-        yield (
-            f"{parts.paths['bundle']}: was made from the model with digest {found}, "
-            f"this one has {_short(model.digest)}"
-        )
+    yield from _made_from(parts, "bundle", "model")
+    yield from _made_from(parts, "proof", "bundle")
+    yield from _made_from(parts, "proof", "model")
     if parts.agreement.passed is not True:
-        yield f"{parts.paths['bundle'] / 'agreement.json'}: does not say that the proof passed"
+        yield f"{parts.paths['proof'] / 'agreement.json'}: does not say that the proof passed"
+
+
+def _made_from(parts: Parts, role: str, source: str) -> Iterator[str]:
+    entry, wanted = parts.manifests[role].inputs.get(source), parts.manifests[source].digest
+    if entry is None or entry.digest != wanted:
+        found = _short(entry.digest) if entry else "none"
+        yield (
+            f"{parts.paths[role]}: was made from the {source} with digest {found}, "
+            f"this one has {_short(wanted)}"
+        )
 
 
 def _scored(parts: Parts, report: str, scored: ScoredModel, role: str) -> Iterator[str]:
@@ -73,26 +97,6 @@ def _likeness_problems(parts: Parts) -> Iterator[str]:
     for task in sorted(ours.tasks.keys() & theirs.tasks.keys()):
         if ours.tasks[task].prompt_hash != theirs.tasks[task].prompt_hash:
             yield f"{at}: task {task} was asked with other prompts than the candidate's"
-
-
-def choice_problems(ours: list[Item], theirs: list[Item]) -> list[str]:
-    """Name the items on which the bundle chooses otherwise than the model; none may be."""
-    if not ours:
-        return ["the reports hold no item, so nothing says that model and bundle choose alike"]
-    one = {(item.task, item.id): item.choice for item in ours}
-    other = {(item.task, item.id): item.choice for item in theirs}
-    problems = [
-        f"item {item_id} of {task} is in one of the two reports only"
-        for task, item_id in sorted(one.keys() ^ other.keys())
-    ]
-    problems += [
-        f"item {key[1]} of {key[0]}: the bundle chooses {other[key]}, the model {one[key]}"
-        for key in sorted(one.keys() & other.keys())
-        if one[key] != other[key]
-    ]
-    if len(problems) > SHOWN:
-        problems[SHOWN:] = [f"and {len(problems) - SHOWN} more items differ"]
-    return problems
 
 
 def _short(digest: str) -> str:

@@ -13,10 +13,12 @@ SPEC = StageSpec(
     config=ReleaseConfig,
     inputs={
         "decision": Input(("decision",)),
+        "bundle_decision": Input(("decision",)),
         "bundle": Input(("onnx-bundle",)),
+        "proof": Input(("proof",)),
         "model": Input(("hf-model",)),
         "candidate": Input(("eval-report",)),
         "bundle_scores": Input(("eval-report",)),
     },
-    code_version=1,
+    code_version=2,
 )

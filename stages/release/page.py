@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from artifacts.decision import RuleResult
-
 LOAD = """\
 ```python
 # onnxruntime alone
@@ -22,7 +20,7 @@ tokenizer = AutoTokenizer.from_pretrained("{model}")
 ```"""
 
 
-def page(release: dict[str, Any], rules: list[RuleResult], model: str, bundle: str) -> str:
+def page(release: dict[str, Any], model: str, bundle: str) -> str:
     """The page of a release; `model` and `bundle` are paths as seen from its directory."""
     a, agreement = release["architecture"], release["agreement"]
     lines = [
@@ -33,37 +31,38 @@ def page(release: dict[str, Any], rules: list[RuleResult], model: str, bundle: s
         f"up to {a['max_positions']} tokens. "
         f"Licence: {release['licence'] or 'not stated'}.",
         "",
-        "Approved by the gate; the ONNX bundle was made from exactly the model that was scored, "
-        f"and picks the same choice on all {release['choices']['items']:,} items.",
+        "Approved by the gate, and so is the ONNX bundle: it was made from exactly the model that "
+        f"was scored, with weights in {agreement['precision']}, and scored itself.",
         "",
         "## Scores",
         "",
         "Shares of right answers, ± standard error. Chance is what guessing gives.",
         "",
-        "| task | items | micro | macro | chance |",
-        "|---|---|---|---|---|",
+        "| task | items | micro | macro | bundle, micro | chance |",
+        "|---|---|---|---|---|---|",
     ]
     for name, score in release["scores"].items():
+        bundled = release["bundle_scores"][name]
         lines.append(
             f"| {name} | {score['items']:,} | {_share(score['micro'], score['micro_stderr'])} "
-            f"| {_share(score['macro'], score['macro_stderr'])} | {score['chance']:.1%} |"
+            f"| {_share(score['macro'], score['macro_stderr'])} "
+            f"| {_share(bundled['micro'], bundled['micro_stderr'])} | {score['chance']:.1%} |"
         )
     lines += [
         "",
         "## Gate",
         "",
-        "| rule | task | passed | why |",
-        "|---|---|---|---|",
-        *(
-            f"| {rule.rule} | {rule.task} | {'yes' if rule.passed else 'no'} "
-            f"| {_cell(rule.reason)} |"
-            for rule in rules
-        ),
+        *_rules(release["gate"]),
+        "",
+        "The bundle beside the model:",
+        "",
+        *_rules(release["gate_bundle"]),
         "",
         "## Agreement",
         "",
         f"ONNX in onnxruntime against MindSpore: {agreement['cases']} cases up to "
-        f"{agreement['longest']} tokens, largest error {agreement['max_scaled']:.1e} "
+        f"{agreement['longest']} tokens, weights in {agreement['precision']}, "
+        f"largest error {agreement['max_scaled']:.1e} "
         f"(allowed {agreement['threshold']:.0e}) at logits of order 1.",
         "",
         "## Use",
@@ -86,6 +85,18 @@ def page(release: dict[str, Any], rules: list[RuleResult], model: str, bundle: s
         + ".",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _rules(rules: list[dict[str, Any]]) -> list[str]:
+    return [
+        "| rule | task | passed | why |",
+        "|---|---|---|---|",
+        *(
+            f"| {rule['rule']} | {rule['task']} | {'yes' if rule['passed'] else 'no'} "
+            f"| {_cell(rule['reason'])} |"
+            for rule in rules
+        ),
+    ]
 
 
 def _share(value: float, error: float | None) -> str:

@@ -9,17 +9,19 @@ from pydantic import BaseModel, ValidationError
 
 from artifacts.decision import Decision, read_decision
 from artifacts.errors import BadInput
-from artifacts.eval_report import EvalReport, Item, read_items, read_report
+from artifacts.eval_report import EvalReport, read_report
 from artifacts.json_files import read_object
 from artifacts.manifest import Manifest, read_manifest
+from artifacts.onnx_kinds import Precision
 from artifacts.validation import file_sentences
 
 
 class Agreement(BaseModel):
-    """The proof that came with a bundle."""
+    """The proof that a bundle gives its model's logits."""
 
     passed: Any = None
     """Nothing but true will do."""
+    precision: Precision
     cases: list[Any]
     longest: int
     max_abs: float
@@ -29,19 +31,20 @@ class Agreement(BaseModel):
 
 @dataclass(frozen=True)
 class Parts:
-    """The five artifacts and what is in them."""
+    """The seven artifacts and what is in them."""
 
     paths: Mapping[str, Path]
     manifests: Mapping[str, Manifest]
     decision: Decision
+    """About the model."""
+    bundle_decision: Decision
+    """About the bundle beside the model."""
     candidate: EvalReport
     """Scores of the model, over MindSpore."""
-    candidate_items: list[Item]
     bundle_scores: EvalReport
     """Scores of the bundle, over onnxruntime."""
-    bundle_items: list[Item]
     agreement: Agreement
-    """What is needed of the bundle's `agreement.json`."""
+    """What is needed of the proof."""
 
 
 def read_parts(inputs: Mapping[str, Path]) -> Parts:
@@ -50,11 +53,10 @@ def read_parts(inputs: Mapping[str, Path]) -> Parts:
         paths=inputs,
         manifests={role: read_manifest(path) for role, path in inputs.items()},
         decision=read_decision(inputs["decision"]),
+        bundle_decision=read_decision(inputs["bundle_decision"]),
         candidate=read_report(inputs["candidate"]),
-        candidate_items=read_items(inputs["candidate"]),
         bundle_scores=read_report(inputs["bundle_scores"]),
-        bundle_items=read_items(inputs["bundle_scores"]),
-        agreement=_read_agreement(inputs["bundle"] / "agreement.json"),
+        agreement=_read_agreement(inputs["proof"] / "agreement.json"),
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from artifacts.architecture import read_architecture
 from artifacts.errors import BadInput
+from artifacts.eval_report import EvalReport
 from artifacts.tokenizer_files import write_object
 from stages.release.checks import problems_with
 from stages.release.page import page
@@ -24,12 +25,11 @@ def run(job: Job) -> dict[str, Any]:
         f"../../{parts.manifests[role].kind}/{parts.paths[role].name}"
         for role in ("model", "bundle")
     )
-    text = page(release, parts.decision.rules, model, bundle)
+    text = page(release, model, bundle)
     (job.work / "RELEASE.md").write_text(text, encoding="utf-8")
     return {
         "parameters": release["parameters"],
-        "items": release["choices"]["items"],
-        "different_choices": release["choices"]["different"],
+        "precision": parts.agreement.precision,
         "max_error": release["agreement"]["max_scaled"],
         "licence": release["licence"],
         **{f"micro.{task}": score["micro"] for task, score in release["scores"].items()},
@@ -54,22 +54,12 @@ def record(parts: Parts) -> dict[str, Any]:
         "architecture": architecture.model_dump(mode="json"),
         "parameters": architecture.parameter_count(),
         "licence": bundle.config.get("licence"),
-        "scores": {
-            name: {
-                "items": task.items,
-                "correct": task.correct,
-                "micro": task.micro,
-                "micro_stderr": task.micro_stderr,
-                "macro": task.macro,
-                "macro_stderr": task.macro_stderr,
-                "chance": task.chance,
-            }
-            for name, task in sorted(parts.candidate.tasks.items())
-            if task.is_share
-        },
+        "scores": _scores(parts.candidate),
+        "bundle_scores": _scores(parts.bundle_scores),
         "gate": [rule.model_dump(mode="json") for rule in parts.decision.rules],
-        "choices": {"items": len(parts.candidate_items), "different": 0},
+        "gate_bundle": [rule.model_dump(mode="json") for rule in parts.bundle_decision.rules],
         "agreement": {
+            "precision": agreement.precision,
             "cases": len(agreement.cases),
             "longest": agreement.longest,
             "max_abs": agreement.max_abs,
@@ -77,4 +67,20 @@ def record(parts: Parts) -> dict[str, Any]:
             "threshold": agreement.threshold,
         },
         "packages": dict(sorted(bundle.packages.items())),
+    }
+
+
+def _scores(report: EvalReport) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "items": task.items,
+            "correct": task.correct,
+            "micro": task.micro,
+            "micro_stderr": task.micro_stderr,
+            "macro": task.macro,
+            "macro_stderr": task.macro_stderr,
+            "chance": task.chance,
+        }
+        for name, task in sorted(report.tasks.items())
+        if task.is_share
     }

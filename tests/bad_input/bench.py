@@ -47,6 +47,8 @@ ROLES = {
     "bundle_scores": "eval-report",
     "decision": "decision",
     "bundle": "onnx-bundle",
+    "proof": "proof",
+    "bundle_decision": "decision",
 }
 """What the store holds: a name here -> its kind. The identity is the name's place, in hex."""
 
@@ -61,9 +63,13 @@ INPUTS: dict[str, dict[str, str]] = {
     "merge": {"model": "model", "adapter": "adapter"},
     "gate": {"candidate": "candidate", "base": "base"},
     "export": {"model": "model"},
+    "prove": {"bundle": "bundle", "model": "model"},
+    "gate_bundle": {"candidate": "bundle_scores", "base": "candidate"},
     "release": {
         "decision": "decision",
+        "bundle_decision": "bundle_decision",
         "bundle": "bundle",
+        "proof": "proof",
         "model": "model",
         "candidate": "candidate",
         "bundle_scores": "bundle_scores",
@@ -103,9 +109,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         ]
     },
     "export": {},
+    "prove": {},
+    "gate_bundle": {},
     "release": {},
 }
 """Stage -> a config that is right, for files below the bench's own directory."""
+
+PACKAGES = {"prove": "export", "gate_bundle": "gate"}
+"""Stages that stand in another's package."""
 
 
 def build(directory: Path) -> None:
@@ -127,8 +138,11 @@ def build(directory: Path) -> None:
     good, bad = [True] * 30, [False] * 25 + [True] * 5
     candidate = make("candidate", lambda d: _write_scores(d, model, good, "mindspore"))
     make("base", lambda d: _write_scores(d, model, bad, "mindspore"))
-    make("bundle_scores", lambda d: _write_scores(d, bundle, good, "onnxruntime"))
+    scores = make("bundle_scores", lambda d: _write_scores(d, bundle, good, "onnxruntime"))
     make("decision", lambda d: write_decision(d, _decision(candidate)), candidate=candidate)
+    make("proof", _write_proof, bundle=bundle, model=model)
+    beside = _decision(scores, candidate)
+    make("bundle_decision", lambda d: write_decision(d, beside), candidate=scores, base=candidate)
 
 
 def _identity(name: str) -> str:
@@ -186,8 +200,12 @@ def _adapter(model: Path) -> Adapter:
 
 def _write_bundle(directory: Path, model: Path) -> None:
     write_bundle(directory, read_model(model), read_tokenizer(model), {"key": "value"})
+
+
+def _write_proof(directory: Path) -> None:
     agreement = {
         "passed": True,
+        "precision": "fp32",
         "cases": [{}],
         "longest": 8,
         "max_abs": 1e-6,
@@ -209,17 +227,11 @@ def _write_scores(directory: Path, model: Path, right: list[bool], backend: str)
     write_report(directory, EvalReport.model_validate(content), map(Item.model_validate, items))
 
 
-def _decision(candidate: Path) -> Decision:
-    manifest = read_manifest(candidate)
-    content = json.loads((candidate / "report.json").read_bytes())
-    judged = JudgedReport(
-        report_digest=manifest.digest,
-        report_identity=manifest.identity,
-        model=ScoredModel.model_validate(content["model"]),
-    )
+def _decision(candidate: Path, base: Path | None = None) -> Decision:
+    """About a model by itself, or about a bundle beside its model."""
     rule = RuleResult(
-        rule="floor",
-        task=TASK,
+        rule="same_choices" if base else "floor",
+        task="all tasks" if base else TASK,
         passed=True,
         reason="enough",
         candidate=1.0,
@@ -228,7 +240,18 @@ def _decision(candidate: Path) -> Decision:
         items=30,
         clusters=30,
     )
-    return Decision(outcome="approved", candidate=judged, base=None, baseline=None, rules=[rule])
+    judged = {"candidate": _judged(candidate), "base": _judged(base) if base else None}
+    return Decision(outcome="approved", **judged, baseline=None, rules=[rule])
+
+
+def _judged(report: Path) -> JudgedReport:
+    manifest = read_manifest(report)
+    content = json.loads((report / "report.json").read_bytes())
+    return JudgedReport(
+        report_digest=manifest.digest,
+        report_identity=manifest.identity,
+        model=ScoredModel.model_validate(content["model"]),
+    )
 
 
 @dataclass
@@ -274,7 +297,7 @@ class Bench:
         }
         path = self.root / "request.json"
         path.write_text(json.dumps(request))
-        return [sys.executable, "-m", f"stages.{stage}", str(path)]
+        return [sys.executable, "-m", f"stages.{PACKAGES.get(stage, stage)}", str(path)]
 
     def mindcycle(self, *arguments: str) -> list[str]:
         """The command line; `{root}`, `{store}` and artifacts' names in braces are filled in."""

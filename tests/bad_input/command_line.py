@@ -242,8 +242,32 @@ VALUES = [
     ),
     config(
         "a proof longer than the model will be",
-        "export.longest: is 500; the model will have 128 positions",
-        "export.longest=500",
+        "prove.longest: is 500; the model will have 128 positions",
+        "prove.longest=500",
+    ),
+    config(
+        "rounded weights without a word on what they may cost",
+        (
+            "gate_bundle.rules: is not set; rounding weights (export.precision: int8) changes some "
+            "choices, so say what it may cost",
+        ),
+        "export.precision=int8",
+    ),
+    config(
+        "a bundle in fp32 that may choose otherwise",
+        "gate_bundle.rules: has no same_choices; a bundle in fp32 must choose as the model on",
+        "gate_bundle.rules=[{rule: no_loss, task: world_mmlu_continuation}]",
+    ),
+    config(
+        "a rule for the bundle on a task that nobody asks",
+        "gate_bundle.rules.1.task: is 'mmlu'; evaluate asks world_mmlu_continuation",
+        "gate_bundle.rules=[{rule: same_choices}, {rule: no_loss, task: mmlu}]",
+    ),
+    config(
+        "an engine that cannot run the graph",
+        "prove.engines: names reference, which lacks com.microsoft's operators",
+        "export.operators=microsoft",
+        "prove.engines=[onnxruntime, reference]",
     ),
     config(
         "a chat template that no trained tokenizer has",

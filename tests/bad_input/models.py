@@ -4,6 +4,7 @@ Their manifests are right: they were wrong before anybody wrote one.
 """
 
 import json
+import shutil
 
 import numpy as np
 
@@ -307,12 +308,6 @@ EXPORT += [
     ),
     at(
         "export",
-        "a proof longer than the model",
-        "export.longest: is 4096; the model's longest is 48",
-        config({"longest": 4096}),
-    ),
-    at(
-        "export",
         "an index that names a shard outside",
         f"{WEIGHTS}.index.json: shard '../../../text.txt' lies outside the directory",
         index({EMBEDDING: "../../../text.txt"}),
@@ -336,6 +331,106 @@ EXPORT += [
         index({EMBEDDING: WEIGHTS}),
     ),
 ]
+
+
+EXPORT += [
+    at("export", f"{key}: {json.dumps(value)}", says, config({key: value}))
+    for key, value, says in (
+        (
+            "precision",
+            "int3",
+            "export.precision: is 'int3'; input should be 'fp32', 'fp16', 'int8'",
+        ),
+        (
+            "operators",
+            "opset17",
+            "export.operators: is 'opset17'; input should be 'plain', 'opset23'",
+        ),
+        ("opset", 18, "export.opset: is no known key"),
+        ("layout", "zip", "export.layout: is 'zip'; input should be 'flat' or 'onnx_folder'"),
+        ("licence", 3, "export.licence: is 3; "),
+        ("adapters", {"../poet": "a"}, "export.adapters.../poet"),
+        ("adapters", {"poet": "poet"}, "export.adapters: poet/adapter_config.json is missing"),
+    )
+]
+EXPORT += [
+    at(
+        "export",
+        "microsoft's operators for heads that they do not take",
+        "export.operators: is microsoft; head_dim is 8, which is no multiple of 16; plain or",
+        config({"operators": "microsoft"}),
+    ),
+    at(
+        "export",
+        "int4 for rows that blocks do not divide",
+        "export.precision: is int4; hidden_size is 16, which is no multiple of 32; another",
+        config({"precision": "int4"}),
+    ),
+    at(
+        "export",
+        "fp16 for weights that it cannot hold",
+        f"export.precision: is fp16, which ends at 65504; {EMBEDDING} holds larger values; another",
+        config({"precision": "fp16"}),
+        tensors("model", WEIGHTS, {EMBEDDING: np.full((260, 16), 1e5, "f4")}),
+    ),
+    at(
+        "export",
+        "an adapter to be kept apart, of another rank than it says",
+        "lora_A.weight has shape [2, 16], r is 4",
+        config({"adapters": {"poet": "poet"}}),
+        lambda bench: _wrong_rank(bench),
+    ),
+]
+PROVE = [
+    at("prove", f"{key}: {json.dumps(value)}", says, config({key: value}))
+    for key, value, says in (
+        ("longest", 1, "prove.longest: is 1; input should be greater than or equal to 2"),
+        ("longest", 4096, "prove.longest: is 4096; the model's longest is 48"),
+        ("threshold", 0, "prove.threshold: is 0; input should be greater than 0"),
+        ("seed", -1, "prove.seed: is -1; input should be greater than or equal to 0"),
+        ("engines", [], "prove.engines: names none; onnxruntime must be among them"),
+        (
+            "engines",
+            ["reference"],
+            "prove.engines: names reference; onnxruntime must be",
+        ),
+        ("engines", ["tensorrt"], "prove.engines.0: is 'tensorrt'; input should be 'onnxruntime'"),
+        ("precision", "int8", "prove.precision: is no known key"),
+    )
+]
+PROVE += [
+    at(
+        "prove",
+        "a bundle of another model",
+        "was made from the model with digest ",
+        inputs(model="other"),
+    ),
+    at(
+        "prove",
+        "a bundle whose weights were cut short before it was made",
+        "model.onnx_data: is cut short, tensor ",
+        content("bundle", "model.onnx_data", half),
+    ),
+    at(
+        "prove",
+        "a bundle whose weights are not there",
+        "model.onnx_data: is missing, model.onnx stores tensor ",
+        without("bundle", "model.onnx_data"),
+    ),
+    at(
+        "prove",
+        "a bundle whose adapters are gone",
+        "poet/adapter_config.json: is not the file that the bundle's adapter poet was made from",
+        fields("bundle", MANIFEST, {"config": {"adapters": {"poet": "poet"}}}),
+    ),
+]
+
+
+def _wrong_rank(bench: Bench) -> None:
+    """An adapter outside the store whose config and tensors differ."""
+    shutil.copytree(bench.artifact("adapter"), bench.root / "poet")
+    path = bench.root / "poet" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"r": 4}))
 
 
 def _merged_before(bench: Bench) -> None:
@@ -440,4 +535,4 @@ MERGE = [
 ]
 
 
-CASES: list[Case] = [*CHECKPOINT, *MERGE, *EXPORT]
+CASES: list[Case] = [*CHECKPOINT, *MERGE, *EXPORT, *PROVE]

@@ -83,9 +83,9 @@ REQUESTS = [
     ),
     at("merge", "an unknown setting", "merge.shards: is no known key", config({"shards": 2})),
     at(
-        "export",
+        "prove",
         "a number without end",
-        "export.threshold: is inf; must be a finite number",
+        "prove.threshold: is inf; must be a finite number",
         config({"threshold": float("inf")}),
     ),
     at(

@@ -300,19 +300,82 @@ GATE = [
 ]
 
 
-def _chosen(items: list[dict[str, object]]) -> list[dict[str, object]]:
-    items[3]["choice"] = 2
-    return items
+NO_LOSS = {"rule": "no_loss", "task": TASK, "margin": 0.3}
+GATE_BUNDLE = [
+    at(
+        "gate_bundle",
+        "a rule on a task that the reports have not",
+        f"gate_bundle.rules.0.task: 'mmlu' is not in the candidate's report, which has {TASK}",
+        config({"rules": [{**NO_LOSS, "task": "mmlu"}]}),
+    ),
+    at(
+        "gate_bundle",
+        "a margin below nothing",
+        "gate_bundle.rules.0.margin: is -0.1; ",
+        config({"rules": [{**NO_LOSS, "margin": -0.1}]}),
+    ),
+    at(
+        "gate_bundle",
+        "a rule that is for models",
+        "gate_bundle.rules.0: input tag 'gain_over_base' found using 'rule' does not match any of",
+        config({"rules": [{"rule": "gain_over_base", "task": TASK}]}),
+    ),
+    at(
+        "gate_bundle",
+        "no rule at all",
+        "gate_bundle.rules: list should have at least 1 item",
+        config({"rules": []}),
+    ),
+    at(
+        "gate_bundle",
+        "the same rule twice",
+        f"gate_bundle: rules: no_loss stands twice for {TASK}; keep one of them",
+        config({"rules": [NO_LOSS, {**NO_LOSS, "margin": 0.1}]}),
+    ),
+    at(
+        "gate_bundle",
+        "a bundle scored otherwise than its model",
+        f"{TASK}: few-shot count (num_fewshot): candidate 5, base 0; score both alike",
+        fields("bundle_scores", SCORES, {f"tasks.{TASK}.num_fewshot": 5}),
+    ),
+    at(
+        "gate_bundle",
+        "scores of other questions",
+        f"{TASK}: 1 items stand only in the base's report, first item-0000",
+        content("bundle_scores", ITEMS, lambda data: written(answers(data)[1:])),
+        fields("bundle_scores", SCORES, {f"tasks.{TASK}.items": 29, f"tasks.{TASK}.correct": 29}),
+    ),
+    at(
+        "gate_bundle",
+        "answers that are not chosen, for same_choices",
+        "gate_bundle.rules.0: same_choices looks at questions with choices; the reports have none",
+        content("bundle_scores", ITEMS, lambda data: written(_unchosen(answers(data)))),
+        content("candidate", ITEMS, lambda data: written(_unchosen(answers(data)))),
+    ),
+]
 
 
-def _score_the_bundle(bench: Bench) -> None:
-    """The bundle's scores are about the bundle as it is now."""
-    manifest = json.loads((bench.artifact("bundle") / MANIFEST).read_bytes())
-    path = bench.artifact("bundle_scores") / SCORES
-    report = json.loads(path.read_bytes())
-    report["model"]["digest"] = manifest["digest"]
-    path.write_text(json.dumps(report))
-    bench.remade(bench.artifact("bundle_scores"))
+def _unchosen(items: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [item | {"choice": -1, "gold": -1} for item in items]
+
+
+def _judge_again(bench: Bench) -> None:
+    """The bundle's decision is about its scores as they are now."""
+    scores = json.loads((bench.artifact("bundle_scores") / MANIFEST).read_bytes())
+    path = bench.artifact("bundle_decision") / "decision.json"
+    decision = json.loads(path.read_bytes())
+    decision["candidate"]["report_digest"] = scores["digest"]
+    path.write_text(json.dumps(decision))
+    bench.remade(bench.artifact("bundle_decision"))
+
+
+def _rejected(bench: Bench) -> None:
+    """The bundle chooses otherwise on one question, and its gate said so."""
+    path = bench.artifact("bundle_decision") / "decision.json"
+    decision = json.loads(path.read_bytes())
+    decision["outcome"], decision["rules"][0]["passed"] = "rejected", False
+    path.write_text(json.dumps(decision))
+    bench.remade(bench.artifact("bundle_decision"))
 
 
 RELEASE = [
@@ -342,6 +405,12 @@ RELEASE = [
     ),
     at(
         "release",
+        "a proof of another bundle",
+        "was made from the bundle with digest none",
+        fields("proof", MANIFEST, {"inputs": {}}),
+    ),
+    at(
+        "release",
         "scores of another bundle",
         "scores the hf-model with digest ",
         inputs(bundle_scores="candidate"),
@@ -350,28 +419,38 @@ RELEASE = [
         "release",
         "a proof that failed",
         "agreement.json: does not say that the proof passed",
-        fields("bundle", "agreement.json", {"passed": False}),
-        fields("bundle_scores", SCORES, {}),
-        lambda bench: _score_the_bundle(bench),
+        fields("proof", "agreement.json", {"passed": False}),
     ),
     at(
         "release",
         "a proof without its figures",
         "agreement.json: max_scaled: is required and missing",
-        fields("bundle", "agreement.json", {"max_scaled": ...}),
-        lambda bench: _score_the_bundle(bench),
+        fields("proof", "agreement.json", {"max_scaled": ...}),
     ),
     at(
         "release",
-        "a bundle that chooses otherwise",
-        f"item item-0003 of {TASK}: the bundle chooses 2, the model 0",
-        content("bundle_scores", ITEMS, lambda data: written(_chosen(answers(data)))),
+        "a bundle that its gate rejected",
+        "the gate rejected this bundle (same_choices on all tasks); only approved ones ship",
+        lambda bench: _rejected(bench),
+    ),
+    at(
+        "release",
+        "a bundle judged by too little",
+        "has no rule same_choices; a bundle in fp32 must choose as the model on every item",
+        fields("bundle_decision", "decision.json", {"rules.0.rule": "no_loss"}),
+    ),
+    at(
+        "release",
+        "a decision about another bundle",
+        "is about the report with digest ",
+        fields("bundle_decision", "decision.json", {"candidate.report_digest": "0" * 64}),
     ),
     at(
         "release",
         "a bundle scored otherwise",
         "conditions.max_length is 32, the candidate was scored with 64",
         fields("bundle_scores", SCORES, {"conditions.max_length": 32}),
+        lambda bench: _judge_again(bench),
     ),
     at(
         "release",
@@ -382,4 +461,4 @@ RELEASE = [
 ]
 
 
-CASES: list[Case] = [*EVALUATE, *GATE, *RELEASE]
+CASES: list[Case] = [*EVALUATE, *GATE, *GATE_BUNDLE, *RELEASE]

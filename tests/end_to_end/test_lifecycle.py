@@ -28,7 +28,7 @@ from tests.command import (
 )
 
 TINY = "configs/tiny.yaml"
-STEPS = 11
+STEPS = 13
 
 
 def digests(store):
@@ -73,8 +73,9 @@ def test_text_becomes_a_release(done):
         "hf-model": 2,
         "eval-report": 3,
         "adapter": 1,
-        "decision": 1,
+        "decision": 2,
         "onnx-bundle": 1,
+        "proof": 1,
         "release": 1,
     }
     assert "| world_mmlu_continuation | 8 | 25.0% |" in output

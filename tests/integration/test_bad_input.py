@@ -28,7 +28,7 @@ def test_bad_input(case: Case, tmp_path: Path) -> None:
     assert bench.contents() == before
 
 
-@pytest.mark.parametrize("stage", ["corpus", "gate", "release"])
+@pytest.mark.parametrize("stage", ["corpus", "gate", "gate_bundle", "release"])
 def test_what_is_spoiled_is_right_at_first(stage: str, tmp_path: Path) -> None:
     """Shown for the stages that are quick; the others' requests are the same but for the engine."""
     benches.build(tmp_path)

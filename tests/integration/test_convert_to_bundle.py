@@ -13,7 +13,7 @@ from artifacts.lineage import verify_chain
 from artifacts.manifest import read_manifest
 from artifacts.onnx_bundle import OnnxModel
 from stages.convert.reference import reference_logits
-from tests.tiny_models import as_artifact, random_weights, tiny, write_hf
+from tests.tiny_models import as_artifact, random_adapter, random_weights, tiny, write_hf
 
 ROOT = Path(__file__).parent.parent.parent
 TARGETS = ("q_proj", "up_proj")
@@ -23,6 +23,7 @@ def run_stage(
     store: Path, stage: str, config: dict[str, Any], inputs: dict[str, Path]
 ) -> tuple[int, str, Path | None]:
     """Exit code, all output, and the artifact's directory if one was written or found."""
+    package = {"prove": "export"}.get(stage, stage)
     request = store / f"{stage}.json"
     content = {
         "stage": stage,
@@ -32,7 +33,7 @@ def run_stage(
     }
     request.write_text(json.dumps(content))
     done = subprocess.run(
-        [sys.executable, "-m", f"stages.{stage}", str(request)],
+        [sys.executable, "-m", f"stages.{package}", str(request)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -67,11 +68,13 @@ def test_from_checkpoint_to_bundle(tmp_path: Path) -> None:
     code, said, merged = run_stage(tmp_path, "merge", {}, {"model": base, "adapter": adapter_path})
     assert code == 0, said
     assert merged is not None
-    code, said, bundle = run_stage(
-        tmp_path, "export", {"longest": 20, "licence": "Apache-2.0"}, {"model": merged}
-    )
+    code, said, bundle = run_stage(tmp_path, "export", {"licence": "Apache-2.0"}, {"model": merged})
     assert code == 0, said
     assert bundle is not None
+    of_bundle = {"bundle": bundle, "model": merged}
+    code, said, proof = run_stage(tmp_path, "prove", {"longest": 20}, of_bundle)
+    assert code == 0, said
+    assert proof is not None
 
     # What comes out at the end is the base plus the adapter, by an independent route.
     weights = random_weights(a)
@@ -80,17 +83,16 @@ def test_from_checkpoint_to_bundle(tmp_path: Path) -> None:
     ids = np.random.default_rng(1).integers(0, a.vocab_size, (2, 30))
     wanted = reference_logits(a, weights, ids)
     assert np.abs(OnnxModel(bundle).logits(ids) - wanted).max() < 1e-5
-    agreement = json.loads((bundle / "agreement.json").read_text())
-    assert agreement["passed"] is True
+    agreement = json.loads((proof / "agreement.json").read_text())
+    assert (agreement["passed"], agreement["precision"]) == (True, "fp32")
     assert agreement["longest"] == 20
     assert 0 < agreement["max_scaled"] <= 1e-5
-    assert (bundle / "agreement.png").read_bytes()[:4] == b"\x89PNG"
+    assert (proof / "agreement.png").read_bytes()[:4] == b"\x89PNG"
     assert read_manifest(bundle).inputs["model"].digest == read_manifest(merged).digest
-    assert verify_chain(bundle).problems == []
+    assert read_manifest(proof).inputs["bundle"].digest == read_manifest(bundle).digest
+    assert verify_chain(proof).problems == []
 
-    code, said, again = run_stage(
-        tmp_path, "export", {"longest": 20, "licence": "Apache-2.0"}, {"model": merged}
-    )
+    code, said, again = run_stage(tmp_path, "export", {"licence": "Apache-2.0"}, {"model": merged})
     assert code == 0
     assert "done already" in said
     assert again == bundle
@@ -103,33 +105,44 @@ def test_from_checkpoint_to_bundle(tmp_path: Path) -> None:
 
     shard = next(base.glob("model-00002-of-*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-4])
-    code, said, _ = run_stage(tmp_path, "export", {"longest": 4}, {"model": base})
+    code, said, _ = run_stage(tmp_path, "export", {}, {"model": base})
     assert code == 2
     assert shard.name in said
     assert "Traceback" not in said
 
 
-def test_wrong_export_configs_exit_2(tmp_path: Path) -> None:
+def test_a_graph_that_is_not_proved_has_no_proof(tmp_path: Path) -> None:
     model = as_artifact(tmp_path, "hf-model", lambda directory: write_hf(directory, tiny()))
-    wrong = {"longest": 1, "threshold": 0, "opset": 18}
-    code, output, _ = run_stage(tmp_path, "export", wrong, {"model": model})
-    assert code == 2
-    assert "export.longest: is 1; " in output
-    assert "export.threshold: is 0; " in output
-    assert "export.opset: is no known key" in output
-    code, output, _ = run_stage(tmp_path, "export", {"longest": 65}, {"model": model})
-    assert code == 2
-    assert "export.longest: is 65; the model's longest is 64" in output
-    assert "Traceback" not in output
-
-
-def test_a_graph_that_is_not_proved_is_not_published(tmp_path: Path) -> None:
-    model = as_artifact(tmp_path, "hf-model", lambda directory: write_hf(directory, tiny()))
+    code, output, bundle = run_stage(tmp_path, "export", {}, {"model": model})
+    assert bundle is not None, output
     # No float32 engine can be this close to another: the proof must fail, and exit with 1.
     code, output, _ = run_stage(
-        tmp_path, "export", {"threshold": 1e-12, "longest": 8}, {"model": model}
+        tmp_path, "prove", {"threshold": 1e-12, "longest": 8}, {"bundle": bundle, "model": model}
     )
     assert code == 1
     assert "the graph does not agree with MindSpore" in output
     assert "more" in output
-    assert not list((tmp_path / "onnx-bundle").glob("[0-9a-f]*"))
+    assert not list((tmp_path / "proof").glob("[0-9a-f]*"))
+
+
+def test_a_bundle_is_proved_with_its_adapters(tmp_path: Path) -> None:
+    """They are found by the bundle's manifest, and compared as they were."""
+    a = tiny(layers=1)
+    model = as_artifact(tmp_path, "hf-model", lambda directory: write_hf(directory, a))
+    source = tmp_path / "poet"
+    source.mkdir()
+    write_adapter(source, random_adapter(a, 2, TARGETS, 3))
+    config = {"adapters": {"poet": str(source)}, "precision": "int8"}
+    code, output, bundle = run_stage(tmp_path, "export", config, {"model": model})
+    assert bundle is not None, output
+    inputs = {"bundle": bundle, "model": model}
+    code, output, proof = run_stage(tmp_path, "prove", {"longest": 6}, inputs)
+    assert proof is not None, output
+    agreement = json.loads((proof / "agreement.json").read_text())
+    engines = [each["engine"] for each in agreement["others"]]
+    assert engines == ["reference", "onnxruntime, adapter poet"]
+    assert agreement["precision"] == "int8"
+    (source / "adapter_model.safetensors").write_bytes(b"another")
+    code, output, _ = run_stage(tmp_path, "prove", {"longest": 5}, inputs)
+    assert code == 2
+    assert "is not the file that the bundle's adapter poet was made from" in output

@@ -80,8 +80,8 @@ def test_a_model_as_a_pickle_is_refused(bench: Bench, stage: str, artifact: str,
 def test_a_pickle_beside_the_weights_is_not_opened(bench: Bench) -> None:
     content("model", "pytorch_model.bin", PICKLE)(bench)
     content("model", "optimizer.pt", PICKLE)(bench)
-    config({"longest": 4096})(bench)
-    refused(bench, "export", "export.longest: is 4096")  # read whole, and refused for this only
+    config({"precision": "int4"})(bench)
+    refused(bench, "export", "export.precision: is int4")  # read whole, and refused for this only
 
 
 def test_an_adapter_as_a_pickle_is_refused(bench: Bench) -> None:
@@ -238,7 +238,7 @@ TOKENIZERS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = 
     ),
     "padding to the end of memory": (
         lambda t: t | {"padding": _padding(10**12)},
-        "export.longest: is 4096",  # padding is switched off before any text is read
+        "export.precision: is int4",  # padding is switched off before any text is read
     ),
 }
 
@@ -271,7 +271,7 @@ def test_a_hostile_tokenizer(
     path = bench.artifact("model") / "tokenizer.json"
     text = json.dumps(spoil(json.loads(path.read_bytes())))
     content("model", "tokenizer.json", text.replace('"DEEP"', "[" * 5000).encode())(bench)
-    config({"longest": 4096})(bench)
+    config({"precision": "int4"})(bench)
     refused(bench, "export", says)
 
 

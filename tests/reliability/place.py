@@ -27,7 +27,9 @@ STEPS = (
     "evaluate-tuned",
     "gate",
     "export",
+    "prove",
     "evaluate-bundle",
+    "gate-bundle",
     "release",
 )
 GONE_SECONDS = 10.0

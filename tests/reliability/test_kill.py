@@ -99,7 +99,7 @@ KILLS = [
         "export",
         "all",
         "model.onnx_data",
-        "everything at once after the ONNX weights, before they are proved",
+        "everything at once after the ONNX weights",
     ),
     stage(
         "release",

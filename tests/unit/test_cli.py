@@ -53,18 +53,18 @@ def test_bad_input_ends_with_a_sentence_and_exit_2(arguments, words, tmp_path):
 def test_all_problems_of_a_config_come_at_once(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text(TINY.read_text().replace("layers: 2", "layers: 0").replace("rank: 2", "rnk: 2"))
-    ran = mindcycle("run", bad, "--set", "export.threshold=-1", cwd=tmp_path)
+    ran = mindcycle("run", bad, "--set", "prove.threshold=-1", cwd=tmp_path)
     assert ran.returncode == 2
     lines = ran.stderr.splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("pretrain.model.layers: is 0; ")
     assert lines[1] == "finetune.lora.rnk: is no known key; did you mean rank?"
-    assert lines[2].startswith("export.threshold: is -1; ")
+    assert lines[2].startswith("prove.threshold: is -1; ")
 
 
 def test_a_good_config_is_said_to_be_fine(tmp_path):
     ran = mindcycle("check", TINY, cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (0, f"{TINY}: is fine; 11 steps into store\n")
+    assert (ran.returncode, ran.stdout) == (0, f"{TINY}: is fine; 13 steps into store\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -26,6 +26,7 @@ from stages.export.engines import Lane, WithAdapter, lane
 from stages.export.kinds import MAX_ERROR, MAX_MEAN_KL
 from stages.export.likeness import likeness
 from stages.export.linears import _nibbles
+from stages.export.proof_config import ProofConfig
 from stages.export.structure import structure_problems
 from tests.bundles import change_graph, exact, write_tiny_bundle
 from tests.tiny_models import merged, random_adapter, random_weights, tiny
@@ -237,8 +238,6 @@ def test_what_a_model_does_not_allow_is_said(tmp_path: Path) -> None:
     [
         ({"precision": "int3"}, "fp32"),
         ({"operators": "ort"}, "plain"),
-        ({"engines": ["openvino"]}, "onnxruntime must be among them"),
-        ({"engines": ["onnxruntime", "reference"], "precision": "int4"}, "lacks com.microsoft"),
         ({"adapters": {"../x": "y"}}, "pattern"),
     ],
 )
@@ -247,13 +246,20 @@ def test_wrong_settings(values: dict[str, Any], says: str) -> None:
         ExportConfig.model_validate(values)
 
 
-def test_defaults_follow_the_kind() -> None:
-    config = ExportConfig.model_validate({})
-    assert config.proved_in == ("onnxruntime", "reference")
-    assert (config.max_error, config.max_mean_kl) == (1e-5, None)
-    int4 = ExportConfig.model_validate({"precision": "int4"})
-    assert (int4.proved_in, int4.max_error, int4.max_mean_kl) == (("onnxruntime",), 4.0, 0.3)
-    assert ExportConfig.model_validate({"threshold": 1e-3}).max_error == 1e-3
+def test_the_proofs_terms_follow_the_kind() -> None:
+    config = ProofConfig()
+    assert config.engines_for("plain", "fp32") == ("onnxruntime", "reference")
+    assert config.engines_for("plain", "int4") == ("onnxruntime",)
+    assert config.engines_for("microsoft", "fp32") == ("onnxruntime",)
+    assert (config.max_error("fp32"), config.max_mean_kl("fp32")) == (1e-5, None)
+    assert (config.max_error("int4"), config.max_mean_kl("int4")) == (4.0, 0.3)
+    assert ProofConfig(threshold=1e-3).max_error("int4") == 1e-3
+    named = ProofConfig(engines=("reference", "onnxruntime"))
+    assert named.engines_for("plain", "fp32") == ("onnxruntime", "reference")
+    assert named.unable("plain", "int8") is None
+    assert "lacks com.microsoft's operators" in str(named.unable("plain", "int4"))
+    with pytest.raises(ValidationError, match="onnxruntime must be among them"):
+        ProofConfig(engines=("openvino",))
     with pytest.raises(BadInput, match=r"nowhere/adapter_config.json is missing"):
         ExportConfig.model_validate({"adapters": {"a": "nowhere"}}).source_files()
 

@@ -15,9 +15,9 @@ from stages.export.agreement import Agreement, CaseResult, run_cases
 from stages.export.attention import MASKED
 from stages.export.cases import Case
 from stages.export.engines import Lane
+from stages.export.proof import require
 from stages.export.references import with_references
 from stages.export.report import picture, table
-from stages.export.run import require
 from stages.export.structure import structure_problems
 from tests.bundles import change_graph, exact, node, proof, set_constant, write_tiny_bundle
 from tests.tiny_models import random_weights, tiny
@@ -71,6 +71,19 @@ def interleaved_heads(graph: onnx.GraphProto) -> None:
         scaled.input[0] = gather.output[0]
 
 
+def past_behind_the_new(graph: onnx.GraphProto) -> None:
+    """New keys stand before the cached ones."""
+    for concat in [each for each in graph.node if each.output[0].startswith("present.")]:
+        concat.input[:] = concat.input[::-1]
+
+
+def keys_for_values(graph: onnx.GraphProto) -> None:
+    """The cached keys and values of a layer change places; their shapes are the same."""
+    for concat in [each for each in graph.node if each.output[0].startswith("present.0.")]:
+        old, new = (".key", ".value") if concat.input[0].endswith(".key") else (".value", ".key")
+        concat.input[0] = concat.input[0].replace(old, new)
+
+
 def no_causality(graph: onnx.GraphProto) -> None:
     visible = node(graph, "And")
     visible.input[0] = visible.input[1]
@@ -96,6 +109,8 @@ def baked_length(graph: onnx.GraphProto) -> None:
         (ignored_positions, "spread positions"),
         (forgotten_past, "past"),
         (interleaved_heads, "whole"),
+        (past_behind_the_new, "past"),
+        (keys_for_values, "past"),
         (no_causality, "whole"),
         (half_rotation_interleaved, "whole"),
         (baked_batch, "whole"),

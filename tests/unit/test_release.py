@@ -22,7 +22,6 @@ from artifacts.manifest import InputEntry, Manifest, read_manifest
 from artifacts.store import artifact_path
 from artifacts.tokenizer_files import write_object
 from stages.process import execute
-from stages.release.checks import choice_problems
 from stages.release.config import SPEC
 from stages.release.run import run
 from stages.spec import Request
@@ -85,8 +84,23 @@ def scored(path: Path, **changes: Any) -> ScoredModel:
     return ScoredModel(**(values | changes))
 
 
+def entry_of(path: Path, digest: str | None = None) -> InputEntry:
+    made = read_manifest(path)
+    return InputEntry(kind=made.kind, identity=made.identity, digest=digest or made.digest)
+
+
+def judged(report: Path, model: Path, **changes: Any) -> JudgedReport:
+    manifest = read_manifest(report)
+    values = {
+        "report_digest": manifest.digest,
+        "report_identity": manifest.identity,
+        "model": scored(model),
+    }
+    return JudgedReport(**(values | changes))
+
+
 class Makings:
-    """The five artifacts, each to be spoiled in one way before they are written."""
+    """The seven artifacts, each to be spoiled in one way before they are written."""
 
     def __init__(self, store: Path):
         self.store = store
@@ -94,35 +108,45 @@ class Makings:
         self.candidate_model: dict[str, Any] = {}
         self.bundle_scores: dict[str, Any] = {}
         self.bundle_model: dict[str, Any] = {}
-        self.bundle_items = list(ITEMS)
         self.bundle_input: str | None = None
+        self.proof_inputs: dict[str, str] = {}
         self.decision: dict[str, Any] = {}
         self.judged: dict[str, Any] = {}
+        self.bundle_decision: dict[str, Any] = {}
+        self.bundle_rule = "same_choices"
+        self.bundle_judged: dict[str, Any] = {}
         self.agreed: Any = True
+        self.precision = "fp32"
 
     def release(self) -> tuple[Manifest, Path]:
         store = self.store
         model = as_artifact(store, "hf-model", lambda d: write_hf(d, tiny()))
         agreement = {
             "passed": self.agreed,
+            "precision": self.precision,
             "cases": [{}, {}],
             "longest": 64,
             "max_abs": 2e-6,
             "max_scaled": 1e-6,
             "threshold": 1e-5,
         }
-        made_from = read_manifest(model)
-        entry = InputEntry(
-            kind="hf-model",
-            identity=made_from.identity,
-            digest=self.bundle_input or made_from.digest,
-        )
+        entry = entry_of(model, self.bundle_input)
         bundle = as_artifact(
             store,
             "onnx-bundle",
-            lambda d: write_object(d / "agreement.json", agreement),
+            lambda d: write_object(d / "config.json", {}),
             identity="b" * 64,
             inputs={"model": entry},
+        )
+        proof = as_artifact(
+            store,
+            "proof",
+            lambda d: write_object(d / "agreement.json", agreement),
+            identity="a" * 64,
+            inputs={
+                role: entry_of(path, self.proof_inputs.get(role))
+                for role, path in (("bundle", bundle), ("model", model))
+            },
         )
         candidate = as_artifact(
             store,
@@ -140,16 +164,10 @@ class Makings:
             lambda d: write_report(
                 d,
                 report_on(scored(bundle, **self.bundle_model), "onnxruntime", **self.bundle_scores),
-                self.bundle_items,
+                ITEMS,
             ),
             identity="d" * 64,
         )
-        manifest = read_manifest(candidate)
-        judged = {
-            "report_digest": manifest.digest,
-            "report_identity": manifest.identity,
-            "model": scored(model),
-        }
         rule = RuleResult(
             rule="floor",
             task="world_en",
@@ -163,7 +181,7 @@ class Makings:
         )
         values: dict[str, Any] = {
             "outcome": "approved",
-            "candidate": JudgedReport(**(judged | self.judged)),
+            "candidate": judged(candidate, model, **self.judged),
             "base": None,
             "baseline": None,
             "rules": [rule],
@@ -174,9 +192,23 @@ class Makings:
             lambda d: write_decision(d, Decision(**(values | self.decision))),
             identity="e" * 64,
         )
+        beside = rule.model_copy(update={"rule": self.bundle_rule, "task": "all tasks"})
+        values |= {
+            "candidate": judged(bundle_scores, bundle, **self.bundle_judged),
+            "base": judged(candidate, model, **self.judged),
+            "rules": [beside.model_copy(update={"passed": not self.bundle_decision})],
+        }
+        bundle_decision = as_artifact(
+            store,
+            "decision",
+            lambda d: write_decision(d, Decision(**(values | self.bundle_decision))),
+            identity="f" * 64,
+        )
         inputs = {
             "decision": decision,
+            "bundle_decision": bundle_decision,
             "bundle": bundle,
+            "proof": proof,
             "model": model,
             "candidate": candidate,
             "bundle_scores": bundle_scores,
@@ -191,20 +223,25 @@ def test_a_release_says_what_it_is(tmp_path: Path) -> None:
     release = json.loads((directory / "release.json").read_text())
     assert release["artifacts"].keys() == {
         "decision",
+        "bundle_decision",
         "bundle",
+        "proof",
         "model",
         "candidate",
         "bundle_scores",
     }
     for role, entry in release["artifacts"].items():
         assert entry["digest"] == manifest.inputs[role].digest
-    assert release["choices"] == {"items": 12, "different": 0}
+    assert [rule["rule"] for rule in release["gate_bundle"]] == ["same_choices"]
+    assert release["bundle_scores"] == release["scores"]
+    assert (manifest.headline["precision"], release["agreement"]["precision"]) == ("fp32", "fp32")
     assert release["parameters"] == tiny().parameter_count()
     assert manifest.headline["micro.world_en"] == 0.5
     page = (directory / "RELEASE.md").read_text()
-    assert "| world_en | 12 | 50.0% ± 10.0% | 50.0% ± 10.0% | 25.0% |" in page
+    assert "| world_en | 12 | 50.0% ± 10.0% | 50.0% ± 10.0% | 50.0% ± 10.0% | 25.0% |" in page
     assert r"| floor | world_en | yes | 50.0 % is \| at least 40.0 % |" in page
-    assert "same choice on all 12 items" in page
+    assert "| same_choices | all tasks | yes |" in page
+    assert "2 cases up to 64 tokens, weights in fp32" in page
     assert "Licence: not stated" in page
     for folder in ("hf-model", "onnx-bundle"):
         named = next(word for word in page.split('"') if word.startswith(f"../../{folder}/"))
@@ -263,12 +300,28 @@ def other_tokenizer(m: Makings) -> None:
     m.bundle_scores = {"tokenizer_hash": "other"}
 
 
-def one_item_otherwise(m: Makings) -> None:
-    m.bundle_items[7] = ITEMS[7].model_copy(update={"choice": 3})
+def prove_another_bundle(m: Makings) -> None:
+    m.proof_inputs = {"bundle": "0" * 64}
 
 
-def one_item_less(m: Makings) -> None:
-    m.bundle_items = ITEMS[:-1]
+def prove_against_another_model(m: Makings) -> None:
+    m.proof_inputs = {"model": "0" * 64}
+
+
+def reject_the_bundle(m: Makings) -> None:
+    m.bundle_decision = {"outcome": "rejected"}
+
+
+def judge_another_bundle(m: Makings) -> None:
+    m.bundle_judged = {"report_digest": "0" * 64}
+
+
+def judge_beside_nothing(m: Makings) -> None:
+    m.bundle_decision = {"base": None}
+
+
+def ask_too_little_of_fp32(m: Makings) -> None:
+    m.bundle_rule = "no_loss"
 
 
 @pytest.mark.parametrize(
@@ -287,8 +340,12 @@ def one_item_less(m: Makings) -> None:
         (other_tasks, "task world_zh is in one of the two reports only"),
         (other_sampling, "conditions.sampling_hash is 'other'"),
         (other_tokenizer, "conditions.tokenizer_hash is 'other'"),
-        (one_item_otherwise, "item q7 of world_en: the bundle chooses 3, the model 1"),
-        (one_item_less, "item q11 of world_en is in one of the two reports only"),
+        (prove_another_bundle, "was made from the bundle with digest 0000000000000000"),
+        (prove_against_another_model, "/proof/.*was made from the model with digest 00000000"),
+        (reject_the_bundle, r"the gate rejected this bundle \(same_choices on all tasks\)"),
+        (judge_another_bundle, "is about the report with digest 0000000000000000, the input bun"),
+        (judge_beside_nothing, "is about the report with digest none, the input candidate has"),
+        (ask_too_little_of_fp32, "a bundle in fp32 must choose as the model on every item"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(
@@ -310,10 +367,10 @@ def test_all_reasons_are_given_together(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 2
 
 
-def test_many_differing_items_are_counted() -> None:
-    other = [item.model_copy(update={"choice": 3}) for item in ITEMS]
-    problems = choice_problems(ITEMS, other)
-    assert len(problems) == 9
-    assert problems[-1] == "and 4 more items differ"
-    assert choice_problems(ITEMS, ITEMS) == []
-    assert choice_problems([], []) != []
+def test_rounded_bundles_are_released_by_what_was_stated(tmp_path: Path) -> None:
+    makings = Makings(tmp_path)
+    makings.precision, makings.bundle_rule = "int8", "no_loss"
+    makings.bundle_scores = {"dtype": "int8"}
+    manifest, directory = makings.release()
+    assert manifest.headline["precision"] == "int8"
+    assert "| no_loss | all tasks | yes |" in (directory / "RELEASE.md").read_text()

@@ -1,6 +1,7 @@
 """Text as it comes: the pieces are the whole text, and an answer does not know its neighbours."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from artifacts.channels import promote
 from artifacts.errors import BadInput
+from artifacts.manifest import InputEntry, read_manifest, write_manifest
 from serving.answer import Answer
 from serving.batch import CHUNK, Batch, Prefill
 from serving.bundle import Served, find_bundle
@@ -158,8 +161,42 @@ def test_wrong_prompts_and_profiles(served: Served, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="temperature: is -1"):
         adapted(named("default"), {"temperature": -1})
     model = as_artifact(tmp_path, "hf-model", lambda directory: write_hf(directory, tiny()))
-    with pytest.raises(BadInput, match="is of kind hf-model; an onnx-bundle would be right"):
+    with pytest.raises(BadInput, match="is of kind hf-model; an onnx-bundle or a release would"):
         find_bundle(str(model), tmp_path)
+
+
+def test_a_bundle_is_found_by_its_release_and_by_a_channel(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    with pytest.raises(BadInput, match=r"latest: .*store holds no release; mindcycle run makes"):
+        find_bundle("latest", store)
+    with pytest.raises(BadInput, match="production: nothing stands there in"):
+        find_bundle("production", store)
+    made = []
+    for i in "12":
+        bundle = as_artifact(store, "onnx-bundle", partial(_fill, i), identity=i * 64)
+        named = read_manifest(bundle)
+        entry = InputEntry(kind=named.kind, identity=named.identity, digest=named.digest)
+        release = as_artifact(
+            store, "release", partial(_fill, i), identity=i * 64, inputs={"bundle": entry}
+        )
+        made.append((release, bundle))
+    (old, old_bundle), (new, new_bundle) = made
+    assert find_bundle("latest", store) == new_bundle
+    assert find_bundle(str(old), store) == old_bundle
+    assert find_bundle(read_manifest(old).digest[:8], store) == old_bundle
+    promote(store, "production", old, "first")
+    assert find_bundle("production", store) == old_bundle
+    manifest = read_manifest(new)
+    entry = manifest.inputs["bundle"].model_copy(update={"digest": "0" * 64})
+    changed = manifest.model_copy(update={"inputs": {"bundle": entry}})
+    write_manifest(new, changed)
+    with pytest.raises(BadInput, match="is not the bundle that "):
+        find_bundle("latest", store)
+
+
+def _fill(text: str, directory: Path) -> None:
+    (directory / "config.json").write_text(f'{{"said": {text}}}')
 
 
 def test_a_temperature_says_whether_anything_is_drawn() -> None:
