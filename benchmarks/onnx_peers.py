@@ -1,10 +1,13 @@
-"""Decoding and exporting beside transformers and onnxruntime-genai's Model Builder.
+"""Decoding and exporting beside transformers, onnxruntime-genai's Model Builder and optimum.
 
-    .venv-peers/bin/python -m benchmarks.onnx_peers --size 26m
+    .venv-peers/bin/python -m benchmarks.onnx_peers --size 26m --optimum other/bin/python
 
-A random Llama is written, exported by us and by the Model Builder, and decoded by each engine in
-turn, one thread, several rounds. Speed is tokens per second of CPU time, which other work on the
-machine changes little; compare the ratios. Prints JSON.
+A random Llama is written, exported by us and by the others, and decoded by each engine in turn, one
+thread, several rounds. Speed is tokens per second of CPU time, which other work on the machine
+changes little; compare the ratios. Prints JSON.
+
+optimum-onnx 0.1 takes transformers 4, so it needs an environment of its own, whose interpreter is
+named: pip install optimum-onnx onnxruntime. Its ORTModelForCausalLM then also opens our bundle.
 """
 
 import argparse
@@ -45,6 +48,24 @@ Path(out).mkdir()
 model, tokenizer = read_model(Path(source)), read_tokenizer(Path(source))
 write_bundle(Path(out), model, tokenizer, {}, operators, precision)
 """
+IN_OPTIMUM = """
+import json, sys
+import torch
+from optimum.onnxruntime import ORTModelForCausalLM
+from transformers import AutoModelForCausalLM
+source, bundle = sys.argv[1:]
+ours = ORTModelForCausalLM.from_pretrained(bundle)
+theirs = AutoModelForCausalLM.from_pretrained(source).eval()
+ids, mask = torch.randint(4, 260, (2, 24)), torch.ones(2, 24, dtype=torch.long)
+mask[0, :9] = 0
+given = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+with torch.no_grad():
+    apart = ours(ids, **given).logits - theirs(ids, **given).logits
+    settings = dict(attention_mask=mask, max_new_tokens=32, do_sample=False, pad_token_id=1)
+    same = torch.equal(ours.generate(ids, **settings), theirs.generate(ids, **settings))
+print(json.dumps({"max_abs": float(apart[mask.bool()].abs().max()), "same greedy text": same}))
+"""
+"""Our bundle in optimum beside transformers, a batch of two prompts, one padded on the left."""
 Run = Callable[[], tuple[float, float]]
 """CPU seconds of reading the prompt, and of NEW tokens after it."""
 
@@ -79,7 +100,7 @@ def measured(command: list[str]) -> dict[str, float]:
     return {"cpu_seconds": round(cpu, 2), "peak_mb": round(usage.ru_maxrss / 1024)}
 
 
-def exports(source: Path, folder: Path) -> dict[str, dict[str, float]]:
+def exports(source: Path, folder: Path, optimum: str | None) -> dict[str, dict[str, float]]:
     """Export in every way; the bundles' directories are `folder`/NAME."""
     builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source)]
     found = {}
@@ -87,6 +108,10 @@ def exports(source: Path, folder: Path) -> dict[str, dict[str, float]]:
         name = f"{operators}-{precision}"
         command = [sys.executable, "-c", EXPORT, str(source), str(folder / name)]
         found[name] = measured([*command, operators, precision])
+    if optimum is not None:
+        task = ["--task", "text-generation-with-past", "--no-post-process"]
+        command = [optimum, "-m", "optimum.exporters.onnx", "--model", str(source), *task]
+        found["optimum-fp32"] = measured([*command, str(folder / "optimum")])
     for precision in ("fp32", "int4"):
         name = f"builder-{precision}"
         cache = str(folder / "cache")
@@ -172,12 +197,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", choices=SIZES, default="26m")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--optimum", metavar="PYTHON", help="an interpreter that has optimum-onnx")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         a = write_model(folder / "hf", given.size)
         said: dict[str, Any] = {"parameters": a.parameter_count()}
-        said["export"] = exports(folder / "hf", folder)
+        said["export"] = exports(folder / "hf", folder, given.optimum)
+        if given.optimum is not None:
+            command = [given.optimum, "-c", IN_OPTIMUM, folder / "hf", folder / "plain-fp32"]
+            answer = subprocess.run(command, capture_output=True, text=True, check=True)
+            said["our bundle in optimum"] = json.loads(answer.stdout.splitlines()[-1])
         prompt = np.random.default_rng(1).integers(4, 260, PROMPT).tolist()
         runs = {
             "transformers fp32": transformers_run(folder / "hf", prompt),

@@ -10,6 +10,7 @@ and -1 (what is left), and the rotary angles are computed from `position_ids`, s
 that could end.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -32,8 +33,11 @@ class Project(Protocol):
         """One of q, k and v as [B, S, heads*D], bias included."""
         ...
 
-    def joined(self) -> str | None:
-        """All three side by side in the last axis, if the precision can compute them at once."""
+    def joined(self, order: Sequence[int] | None = None) -> str | None:
+        """All three side by side in the last axis, if the precision can compute them at once.
+
+        `order` says which of their features comes where.
+        """
         ...
 
 
@@ -184,15 +188,25 @@ class Microsoft(Plain):
         self._lengths = ("", "")
 
     def prepare(self, graph: GraphWriter) -> None:
-        self._bias_B1ST = _bias(graph, _visible(graph, self._a.sliding_window))
-        self._rotation = _rotation(graph, self._a, axes=(2,))
-        one = graph.integer(1)
-        total = graph.add("Gather", graph.add("Shape", MASK), one, axis=0)
-        last = graph.add("Cast", graph.add("Sub", total, one), to=INT32)
+        total = graph.add("Shape", MASK, start=1, end=2)
+        last = graph.add("Cast", graph.add("Sub", total, graph.ints(1)), to=INT32)
         self._lengths = (
             graph.add("Expand", last, graph.add("Shape", IDS, end=1)),
             graph.add("Cast", total, to=INT32),
         )
+        self._bias_B1ST = self._hidden(graph)
+
+    def _hidden(self, graph: GraphWriter) -> str:
+        """[B, 1, S, T]: 0 where a key counts, MASKED elsewhere; the operator hides what is later.
+
+        In few operators: for one token of a small model each takes a thousandth of the time.
+        """
+        if self._a.sliding_window is not None:
+            return _bias(graph, _visible(graph, self._a.sliding_window))
+        keep_B11T = graph.add("Unsqueeze", graph.add("Cast", MASK, to=BOOL), graph.ints(1, 2))
+        zero_BS = graph.add("Mul", graph.add("Cast", IDS, to=FLOAT), graph.number(0.0))
+        zero_B1S1 = graph.add("Unsqueeze", zero_BS, graph.ints(1, 3))
+        return graph.add("Where", keep_B11T, zero_B1S1, graph.number(MASKED))
 
     def add_norm(
         self, graph: GraphWriter, x: str, y: str, weight: str, scope: str
@@ -224,22 +238,38 @@ class Microsoft(Plain):
         return mixed_BSF
 
     def _queries(self, graph: GraphWriter, layer: int, project: Project) -> tuple[str, str, str]:
-        """q and k rotated, and v, each [B, S, heads*D]."""
+        """q and k rotated, and v, each [B, S, heads*D]; or side by side in the first."""
         heads, kv, dim = self._a.heads, self._a.kv_heads, self._a.head_dim
-        joined = project.joined()
+        joined = project.joined(None if self._a.qk_norm else self._neighbours())
         if joined is None:
             q, k, v = (project(which) for which in "qkv")
         elif self._a.qk_norm:
             lengths = graph.ints(heads * dim, kv * dim, kv * dim)
             q, k, v = graph.add_many("Split", [joined, lengths], [None] * 3, axis=-1)
-        else:  # a rotation is the same for every head
-            lengths = graph.ints((heads + kv) * dim, kv * dim)
-            both, v = graph.add_many("Split", [joined, lengths], [None] * 2, axis=-1)
-            both = graph.add("RotaryEmbedding", both, *self._rotation, num_heads=heads + kv)
-            lengths = graph.ints(heads * dim, kv * dim)
-            q, k = graph.add_many("Split", [both, lengths], [None] * 2, axis=-1)
-            return q, k, v
+        else:
+            # As one wide head, whose last features, the values, are turned by an angle of 0.
+            angles = self._angles(graph, turned=heads + kv, still=kv * dim // 2)
+            return graph.add("RotaryEmbedding", joined, *angles, num_heads=1, interleaved=1), "", ""
         return self._turned(graph, layer, "q", q), self._turned(graph, layer, "k", k), v
+
+    def _angles(self, graph: GraphWriter, turned: int = 1, still: int = 0) -> tuple[str, str]:
+        """Cosine and sine for the form in which the layers rotate; the first one writes them."""
+        if self._rotation == ("", ""):
+            self._rotation = _rotation(graph, self._a, (2,), turned, still)
+        return self._rotation
+
+    def _neighbours(self) -> list[int]:
+        """q, k and v in an order where features that turn together are neighbours in their head.
+
+        The product of a query and a key does not depend on it, and values stay as they are.
+        """
+        a = self._a
+        order_HD = np.arange((a.heads + 2 * a.kv_heads) * a.head_dim).reshape(-1, a.head_dim)
+        turned = order_HD[: a.heads + a.kv_heads]
+        first, second = np.split(turned, 2, axis=1)
+        turned[:] = np.stack([first, second], axis=2).reshape(turned.shape)
+        order: list[int] = order_HD.reshape(-1).tolist()
+        return order
 
     def _turned(self, graph: GraphWriter, layer: int, which: str, x_BSF: str) -> str:
         """Queries or keys as [B, S, heads*D], normed where the family norms them, and rotated."""
@@ -249,7 +279,7 @@ class Microsoft(Plain):
             weight = f"model.layers.{layer}.self_attn.{which}_norm.weight"
             x_BSHD = self.norm(graph, x_BSHD, weight)
             x_BSF = graph.add("Reshape", x_BSHD, graph.ints(0, 0, count * self._a.head_dim))
-        return graph.add("RotaryEmbedding", x_BSF, *self._rotation, num_heads=count)
+        return graph.add("RotaryEmbedding", x_BSF, *self._angles(graph), num_heads=count)
 
 
 def _add_norm(
@@ -282,17 +312,23 @@ def _bias(graph: GraphWriter, visible_B1ST: str) -> str:
     return graph.add("Where", visible_B1ST, graph.number(0.0), graph.number(MASKED))
 
 
-def _rotation(graph: GraphWriter, a: Architecture, axes: tuple[int, ...]) -> tuple[str, str]:
-    """Cosine and sine of the rotary angles: [B, S] with `axes` added, the last of them D/2 wide."""
+def _rotation(
+    graph: GraphWriter, a: Architecture, axes: tuple[int, ...], turned: int = 1, still: int = 0
+) -> tuple[str, str]:
+    """Cosine and sine of the rotary angles: [B, S] with `axes` added, the last of them D/2 wide.
+
+    Or wider: `turned` times that, and `still` angles of 0 behind.
+    """
     frequency = a.rope_theta ** (-np.arange(0, a.head_dim, 2, dtype=np.float64) / a.head_dim)
     frequency, sharpness = scaled(frequency, a.rope_theta, a.rope_scaling)
+    frequency = np.concatenate([np.tile(frequency, turned), np.zeros(still)])
     position_BS = graph.add("Cast", POSITIONS, to=FLOAT)
     position = graph.add("Unsqueeze", position_BS, graph.ints(*axes))
     angle = graph.add("Mul", position, graph.constant(frequency, np.float32))
     cos, sin = graph.add("Cos", angle), graph.add("Sin", angle)
     if sharpness == 1.0:
         return cos, sin
-    factor = graph.number(sharpness)
+    factor = graph.constant(np.where(frequency == 0, 1, sharpness), np.float32)
     return graph.add("Mul", cos, factor), graph.add("Mul", sin, factor)
 
 

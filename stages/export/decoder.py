@@ -90,13 +90,13 @@ class Projections:
             self._graph, self._linears, self._h_BSC, f"{self._at}{which}_proj", self._biased
         )
 
-    def joined(self) -> str | None:
+    def joined(self, order: Sequence[int] | None = None) -> str | None:
         names = [f"{self._at}{which}_proj" for which in "qkv"]
         weights = [f"{name}.weight" for name in names]
-        y = self._linears.joined(self._graph, self._h_BSC, weights)
+        y = self._linears.joined(self._graph, self._h_BSC, weights, order)
         if y is None or not self._biased:
             return y
-        bias = self._graph.add("Concat", *(f"{name}.bias" for name in names), axis=0)
+        bias = self._graph.joined([f"{name}.bias" for name in names], order)
         return self._graph.add("Add", y, bias)
 
 
@@ -127,10 +127,12 @@ class WithLora:
             return y
         return add_lora(graph, x, y, module, self._shapes[name])
 
-    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+    def joined(
+        self, graph: GraphWriter, x: str, names: Sequence[str], order: Sequence[int] | None = None
+    ) -> str | None:
         if any(map(self._has_place, names)):
             return None
-        return self._linears.joined(graph, x, names)
+        return self._linears.joined(graph, x, names, order)
 
     def _has_place(self, name: str) -> bool:
         return name.removesuffix(".weight").rpartition(".")[2] in self._lora

@@ -79,6 +79,11 @@ class GraphWriter:
         self.nodes.append(helper.make_node(operator, list(inputs), names, name=label, **attributes))
         return names
 
+    def joined(self, names: Sequence[str], order: Sequence[int] | None = None) -> str:
+        """Constants below each other, their rows in `order` if given; engines do it at loading."""
+        value = self.add("Concat", *names, axis=0)
+        return value if order is None else self.add("Gather", value, self.ints(*order), axis=0)
+
     def model(
         self,
         name: str,

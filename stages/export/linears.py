@@ -41,8 +41,13 @@ class Linears(Protocol):
         """`x` times the transpose of the weight `name`, without bias."""
         ...
 
-    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
-        """Several of them side by side in the last axis; None if that is no gain."""
+    def joined(
+        self, graph: GraphWriter, x: str, names: Sequence[str], order: Sequence[int] | None = None
+    ) -> str | None:
+        """Several of them side by side in the last axis; None if that is no gain.
+
+        `order` says which of their outputs comes where.
+        """
         ...
 
     def head(self, graph: GraphWriter, x: str) -> None:
@@ -87,7 +92,9 @@ class Floats:
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         return graph.add("MatMul", x, self._cast(graph, transposed(name)))
 
-    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+    def joined(
+        self, graph: GraphWriter, x: str, names: Sequence[str], order: Sequence[int] | None = None
+    ) -> str | None:
         return None
 
     def head(self, graph: GraphWriter, x: str) -> None:
@@ -141,7 +148,9 @@ class Int8:
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         return self._multiply(graph, x, transposed(name), f"{name}.scale")
 
-    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+    def joined(
+        self, graph: GraphWriter, x: str, names: Sequence[str], order: Sequence[int] | None = None
+    ) -> str | None:
         return None
 
     def head(self, graph: GraphWriter, x: str) -> None:
@@ -223,11 +232,12 @@ class Int4:
     def linear(self, graph: GraphWriter, x: str, name: str) -> str:
         return self._multiply(graph, x, name, None)
 
-    def joined(self, graph: GraphWriter, x: str, names: Sequence[str]) -> str | None:
+    def joined(
+        self, graph: GraphWriter, x: str, names: Sequence[str], order: Sequence[int] | None = None
+    ) -> str | None:
         # Engines join constants when they load the graph; then the inputs are rounded once only.
         weight, scale = (
-            graph.add("Concat", *(f"{name}.{part}" for name in names), axis=0)
-            for part in ("q4", "scale")
+            graph.joined([f"{name}.{part}" for name in names], order) for part in ("q4", "scale")
         )
         rows, width = sum(self._shapes[name][0] for name in names), self._shapes[names[0]][1]
         return self._matmul(graph, x, weight, scale, rows, width, None)
