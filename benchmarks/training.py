@@ -3,7 +3,8 @@
 `python -m benchmarks.training [--size 6m] [--rounds 7] [--threads 2] [--out FILE]`, where torch and
 transformers are installed. One run, the sides in turn, each in a process of its own that waits
 while the other works; the median of the rounds after a warm-up. `--layouts` measures our own
-layouts against one process instead; it needs as many idle cores as processes.
+layouts against one process instead. All of them share the machine's cores, so what a layout takes
+longer than one process is its overhead; with more processes than cores, part of that is sharing.
 """
 
 # First: it sets what MindSpore reads when it is imported.
@@ -15,10 +16,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +29,7 @@ from artifacts.architecture import Architecture
 from flows.planning import measured_peak
 from stages.engine.mesh import Layout, Place
 from stages.engine.parallel import join, launch
+from stages.engine.training import StepResult
 from stages.pretrain.estimate import Work, flops
 
 
@@ -47,7 +51,7 @@ def _size(
 
 SIZES = {
     "tiny": (_size(256, 64, 2, 4, 176, 32), 4, 32),
-    "6m": (_size(4096, 256, 4, 8, 704, 256), 8, 256),
+    "6m": (_size(4096, 256, 4, 8, 1024, 256), 8, 256),
     "25m": (_size(8192, 512, 6, 8, 1376, 256), 8, 256),
 }
 """Shape, sequences a step, tokens a sequence."""
@@ -70,8 +74,16 @@ def rows(shape: Architecture, sequences: int, length: int) -> np.ndarray:
     return rng.integers(0, shape.vocab_size, (sequences, length + 1)).astype(np.int32)
 
 
-def our_step(name: str, layout: Layout, rank: int) -> Callable[[], float]:
-    """A function that makes one of our steps; returns its loss."""
+@dataclass(frozen=True)
+class Ours:
+    """Our step, and what its collectives take alone."""
+
+    step: Callable[[], StepResult]
+    collective_seconds: Callable[[], float]
+
+
+def our_step(name: str, layout: Layout, rank: int) -> Ours:
+    """One of our steps, of this rank in a layout."""
     from stages.engine import shards
     from stages.engine.groups import ALONE, mesh
     from stages.engine.initial import initial_tensors
@@ -91,7 +103,10 @@ def our_step(name: str, layout: Layout, rank: int) -> Callable[[], float]:
     batches = [
         Batch(mine[i : i + micro, :-1], mine[i : i + micro, 1:]) for i in range(0, share, micro)
     ]
-    return lambda: trainer.step(batches, 1e-4).loss
+    return Ours(
+        lambda: trainer.step(batches, 1e-4),
+        lambda: trainer.collective_seconds(micro * length, len(batches)),
+    )
 
 
 def their_step(name: str, threads: int) -> Callable[[], float]:
@@ -125,6 +140,9 @@ def their_step(name: str, threads: int) -> Callable[[], float]:
 class Side:
     """A process that makes a step whenever it is told to."""
 
+    WAITING: ClassVar = {"torch": {"GOMP_SPINCOUNT": "300000"}}
+    """How threads wait for work: torch as it is by default, ours as `runtime` says."""
+
     def __init__(self, name: str, side: str, threads: int):
         command = [sys.executable, "-m", "benchmarks.training", "--size", name]
         self.process = subprocess.Popen(
@@ -132,7 +150,7 @@ class Side:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)} | self.WAITING.get(side, {}),
         )
         self.ask("start")
 
@@ -158,7 +176,8 @@ def answer(name: str, side: str, threads: int) -> None:
     """The side's process: a step, or the peak, for each line of standard input."""
     if side == "ours":
         runtime.start("CPU", 0)
-        step = our_step(name, Layout(), 0)
+        ours = our_step(name, Layout(), 0)
+        step: Callable[[], float] = lambda: ours.step().loss  # noqa: E731
     elif side == "torch":
         step = their_step(name, threads)
     else:
@@ -202,8 +221,41 @@ def compare(name: str, rounds: int, threads: int) -> dict[str, Any]:
     }
 
 
-def measure_layout(name: str, title: str, rounds: int, threads: int, scratch: Path) -> float:
-    """Median seconds of a step in a layout; rank 0 tells."""
+def layouts(name: str, rounds: int) -> dict[str, Any]:
+    """A row a layout: tokens/s, and how much longer a step takes than in one process."""
+    shape, sequences, length = SIZES[name]
+    cores = len(os.sched_getaffinity(0))
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for title, layout in LAYOUTS.items():
+            threads = max(cores // layout.size, 1)
+            row = measure_layout(name, title, rounds, threads, Path(scratch))
+            first = rows[0]["seconds"] if rows else row["seconds"]
+            rows.append(
+                {
+                    "layout": title,
+                    "processes": layout.size,
+                    "threads_each": threads,
+                    "tokens_per_second": round(sequences * length / row["seconds"], 1),
+                    "overhead": round(row["seconds"] / first - 1, 3),
+                    **row,
+                }
+            )
+            print(rows[-1], flush=True)
+    return {
+        "size": name,
+        "parameters": shape.parameter_count(),
+        "cores": cores,
+        "rounds": rounds,
+        "load_average": round(os.getloadavg()[0], 2),
+        "rows": rows,
+    }
+
+
+def measure_layout(
+    name: str, title: str, rounds: int, threads: int, scratch: Path
+) -> dict[str, float]:
+    """Medians of a step in a layout, in seconds; rank 0 tells."""
     out = scratch / "seconds.json"
     command = [sys.executable, "-m", "benchmarks.training", "--size", name, "--layout", title]
     command += ["--rounds", str(rounds), "--out", str(out)]
@@ -212,7 +264,8 @@ def measure_layout(name: str, title: str, rounds: int, threads: int, scratch: Pa
         subprocess.run(command, check=True)
     else:
         launch(command, LAYOUTS[title].size, scratch / "ranks")
-    return float(statistics.median(json.loads(out.read_text())))
+    found: dict[str, float] = json.loads(out.read_text())
+    return found
 
 
 def run_rank(name: str, title: str, rounds: int, out: Path) -> None:
@@ -220,15 +273,21 @@ def run_rank(name: str, title: str, rounds: int, out: Path) -> None:
     runtime.start("CPU", 0)
     layout = LAYOUTS[title]
     rank = 0 if layout.size == 1 else join(layout.size).rank
-    step = our_step(name, layout, rank)
-    times = []
+    ours = our_step(name, layout, rank)
+    times, exchanges = [], []
     for i in range(WARM_UP + rounds):
         begin = time.perf_counter()
-        step()
+        result = ours.step()
         if i >= WARM_UP:
             times.append(time.perf_counter() - begin)
+            exchanges.append(result.exchange_seconds)
+    found = {
+        "seconds": round(statistics.median(times), 4),
+        "collectives_seconds": round(ours.collective_seconds(), 4),
+        "exchanges_seconds": round(statistics.median(exchanges), 4),
+    }
     if rank == 0:
-        out.write_text(json.dumps(times))
+        out.write_text(json.dumps(found))
 
 
 def main() -> None:
@@ -249,19 +308,7 @@ def main() -> None:
     if a.layout:
         run_rank(a.size, a.layout, a.rounds, a.out)
         os._exit(0)
-    if a.layouts:
-        import tempfile
-
-        found: dict[str, Any] = {"size": a.size, "load_average": round(os.getloadavg()[0], 2)}
-        with tempfile.TemporaryDirectory() as scratch:
-            for title, layout in LAYOUTS.items():
-                threads = max((os.cpu_count() or 1) // layout.size, 1)
-                took = measure_layout(a.size, title, a.rounds, threads, Path(scratch))
-                _, sequences, length = SIZES[a.size]
-                found[title] = round(sequences * length / took, 1)
-                print(title, found[title], "tokens/s", flush=True)
-    else:
-        found = compare(a.size, a.rounds, a.threads)
+    found = layouts(a.size, a.rounds) if a.layouts else compare(a.size, a.rounds, a.threads)
     a.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 

@@ -12,8 +12,9 @@ from artifacts.json_files import read_object
 from flows.columns import columns
 from flows.lifecycle import RunConfig, load_config
 from stages.engine.mesh import bubble
+from stages.engine.settings import Precision
 from stages.pretrain import estimate
-from stages.pretrain.estimate import Memory, Precision, Work
+from stages.pretrain.estimate import Memory, Work
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -135,7 +136,7 @@ def _memory_table(work: Work, memory: Memory) -> str:
 def _step_table(config: RunConfig, work: Work) -> str:
     layout, peak = work.layout, measured_peak()
     travels, work_flops = estimate.traffic(work), estimate.flops(work)
-    seconds = estimate.seconds(work, peak)
+    here = work.tokens / estimate.seconds(work, peak, shared=True)
     rows = [
         ("one step", ""),
         ("global batch", f"{work.sequences} sequences, {work.tokens:,} tokens"),
@@ -147,9 +148,12 @@ def _step_table(config: RunConfig, work: Work) -> str:
         ("pipeline's bubble", f"{bubble(layout.pipeline, work.micro_batches):.1%}"),
         ("products", f"{work_flops:.3g} FLOP"),
         ("peak of this machine", f"{peak / 1e9:.1f} GFLOP/s, measured now, all cores"),
-        ("at most, at that peak a process", f"{work.tokens / seconds:,.0f} tokens/s"),
+        ("at most here, all processes on its cores", f"{here:,.0f} tokens/s"),
         ("all steps", f"{config.pretrain.steps * work.tokens:,} tokens"),
     ]
+    if layout.size > 1:
+        apart = work.tokens / estimate.seconds(work, peak, shared=False)
+        rows.insert(-1, ("at most, each with such a machine", f"{apart:,.0f} tokens/s"))
     return columns(rows)
 
 

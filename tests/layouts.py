@@ -21,6 +21,7 @@ from stages.engine import parallel, shards
 from stages.engine.groups import ALONE, Mesh, mesh, summed
 from stages.engine.mesh import Layout, Place, is_divided
 from stages.engine.pipeline import PipelineTrainer, make_trainer
+from stages.engine.precision import LossScale
 from stages.engine.settings import OptimizerConfig
 from stages.engine.training import Batch
 from tests.tiny_models import random_weights, tiny
@@ -51,9 +52,11 @@ def batch_of(step: int, samples: range) -> Batch:
 def train(case: dict[str, Any], found: Mesh) -> dict[str, np.ndarray]:
     """Losses, gradients of the first step and weights; whole on every process."""
     shape, place = shape_of(case), found.place
-    decoder = shards.make_decoder(shape, found)
+    precision = case.get("precision", "fp32")
+    decoder = shards.make_decoder(shape, found, precision)
     shards.load(decoder, shape, place, random_weights(shape))
-    trainer = make_trainer(shape, decoder, OPTIMIZER, found)
+    scale = None if precision == "fp32" else LossScale()
+    trainer = make_trainer(shape, decoder, OPTIMIZER, found, scale)
     micro = case.get("micro", 1)
     out: dict[str, np.ndarray] = {}
     losses, norms = [], []

@@ -98,17 +98,20 @@ def summed(x: np.ndarray, group: str | None) -> np.ndarray:
     return np.array(held.asnumpy())
 
 
-def tell_all(mesh: Mesh, whether: bool) -> bool:
-    """Whether any process says so; all must ask."""
+def summed_over_all(mesh: Mesh, number: float) -> float:
+    """The float32 sum over every process; all must ask."""
     from mindspore.communication import GlobalComm
 
-    flag = np.array([whether], np.float32)
-    return bool(summed(flag, str(GlobalComm.WORLD_COMM_GROUP))[0])
+    if mesh.place.layout.size == 1:
+        return number
+    return float(summed(np.array([number], np.float32), str(GlobalComm.WORLD_COMM_GROUP))[0])
+
+
+def tell_all(mesh: Mesh, whether: bool) -> bool:
+    """Whether any process says so; all must ask."""
+    return bool(summed_over_all(mesh, float(whether)))
 
 
 def wait_for_all(mesh: Mesh) -> None:
     """Go on when every process has come here."""
-    from mindspore.communication import GlobalComm
-
-    if mesh.place.layout.size > 1:
-        summed(np.zeros(1, np.float32), str(GlobalComm.WORLD_COMM_GROUP))
+    summed_over_all(mesh, 0.0)

@@ -26,6 +26,7 @@ from stages.engine.cells import (
     SwiGLU,
 )
 from stages.engine.collectives import CopyTo, ReduceFrom, Slice, SplitGather, SplitRowLoss
+from stages.engine.precision import Precision, in_precision
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven linears of a layer, by their Hugging Face names."""
@@ -94,12 +95,19 @@ class Linear(nn.Cell):
     their products are summed before the bias.
     """
 
-    def __init__(self, width_in: int, width_out: int, bias: bool = False, group: str | None = None):
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        bias: bool = False,
+        group: str | None = None,
+        precision: Precision = "fp32",
+    ):
         super().__init__()
         self.transposed = width_in <= width_out
         shape = (width_in, width_out) if self.transposed else (width_out, width_in)
         self.weight = _empty(*shape)
-        self.product = ops.MatMul(transpose_b=not self.transposed)
+        self.product = in_precision(ops.MatMul(transpose_b=not self.transposed), precision)
         self.is_part = group is not None
         if group is not None:
             self.reduce = ReduceFrom(group)
@@ -195,6 +203,7 @@ class Layer(nn.Cell):
         shape: Architecture,
         lora: Mapping[str, tuple[int, float]],
         group: str | None = None,
+        precision: Precision = "fp32",
     ):
         """`lora` maps names of this layer's linears to (rank, scaling) of their pairs.
 
@@ -207,19 +216,19 @@ class Layer(nn.Cell):
         hidden, inner, dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
         q_width, kv_width = shape.heads * dim, shape.kv_heads * dim
         self.attention_norm = RMSNorm(hidden, shape.rms_norm_eps)
-        self.qkv = Linear(hidden, q_width + 2 * kv_width, bias=shape.qkv_bias)
+        self.qkv = Linear(hidden, q_width + 2 * kv_width, shape.qkv_bias, precision=precision)
         self.split_heads = SplitHeads(shape.heads, shape.kv_heads, dim)
         self.has_head_norm = shape.qk_norm
         if shape.qk_norm:
             self.head_norm = HeadNorm(shape.heads, shape.kv_heads, dim, shape.rms_norm_eps, group)
         self.rotate = Rotate()
-        self.attention = Attention(shape.heads, shape.kv_heads, dim)
-        self.o = Linear(q_width, hidden, bias=shape.attention_bias, group=group)
+        self.attention = Attention(shape.heads, shape.kv_heads, dim, precision)
+        self.o = Linear(q_width, hidden, shape.attention_bias, group, precision)
         self.mlp_norm = RMSNorm(hidden, shape.rms_norm_eps)
-        self.gate = Linear(hidden, inner, bias=shape.mlp_bias)
-        self.up = Linear(hidden, inner, bias=shape.mlp_bias)
+        self.gate = Linear(hidden, inner, shape.mlp_bias, precision=precision)
+        self.up = Linear(hidden, inner, shape.mlp_bias, precision=precision)
         self.swiglu = SwiGLU()
-        self.down = Linear(inner, hidden, bias=shape.mlp_bias, group=group)
+        self.down = Linear(inner, hidden, shape.mlp_bias, group, precision)
 
         targets = tuple(name for name in PROJECTIONS if name in lora)
         widths = {
@@ -290,14 +299,21 @@ class Decoder(nn.Cell):
     what there is to call.
     """
 
-    def __init__(self, shape: Architecture, lora: Lora | None = None, part: Part = WHOLE):
+    def __init__(
+        self,
+        shape: Architecture,
+        lora: Lora | None = None,
+        part: Part = WHOLE,
+        precision: Precision = "fp32",
+    ):
         super().__init__()
+        self.precision: Precision = precision
         self.tied_head = shape.tied_head
         if part.first or (part.last and shape.tied_head):
             self.embedding = _empty(shape.vocab_size, shape.hidden_size)
         self.layers = nn.CellList(
             [
-                Layer(shape, lora.in_layer(i) if lora else {}, part.group)
+                Layer(shape, lora.in_layer(i) if lora else {}, part.group, precision)
                 for i in range(shape.layers)
             ]
         )
@@ -310,7 +326,7 @@ class Decoder(nn.Cell):
         self.half_turn_EE = Tensor(half_turn(shape.head_dim))
         self.logits = ops.MatMul(transpose_b=True)
         if part.vocabulary is None:
-            self.gather, self.row_loss = ops.Gather(), RowLoss()
+            self.gather, self.row_loss = ops.Gather(), RowLoss(shape.tied_head)
         else:
             self.gather, self.row_loss = (
                 SplitGather(part.vocabulary),

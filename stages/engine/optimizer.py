@@ -62,6 +62,10 @@ class AdamW(nn.Cell):
             for parameter, value in zip(held, values, strict=True):
                 parameter.set_data(Tensor(np.array(value, np.float32)))
 
+    def row_numbers(self) -> list[int]:
+        """How many numbers travel over the data processes in each all-reduce of an update."""
+        return []
+
     def scalars(self, update: int, learning_rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """The kernel's rate, epsilon and decay for update number `update`, the first being 1.
 
@@ -79,9 +83,18 @@ class AdamW(nn.Cell):
         )
 
     def construct(
-        self, gradients: Any, tokens: Tensor, rate: Tensor, epsilon: Tensor, decay: Tensor
+        self,
+        gradients: Any,
+        tokens: Tensor,
+        rate: Tensor,
+        epsilon: Tensor,
+        decay: Tensor,
+        factor: Tensor | None = None,
     ) -> Tensor:
-        """One step; returns the norm of the mean loss's gradient before clipping, shape ()."""
+        """One step; returns the norm of the mean loss's gradient before clipping, shape ().
+
+        `factor` is what the gradients have been multiplied by, if anything.
+        """
         # A dot product of the gradient with itself: faster on CPU than squares and a sum.
         total = 0.0
         for i in range(len(gradients)):
@@ -91,6 +104,8 @@ class AdamW(nn.Cell):
         if self.is_part:
             total = self.all_reduce(total)
         share = 1.0 / ops.maximum(tokens, self.one)
+        if factor is not None:
+            share = share / factor
         norm = ops.sqrt(ops.reshape(total, ())) * share
         scale = share * ops.minimum(self.clip_norm / (norm + 1e-6), self.one)
         finite = ops.isfinite(norm)

@@ -7,6 +7,7 @@ there are stages behind it, so no stage holds more than there are stages (PipeDr
 Megatron-LM, arXiv 2104.04473).
 """
 
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from artifacts.architecture import Architecture
 from stages.engine.groups import Mesh, receive, send, summed
 from stages.engine.mesh import local_shape
 from stages.engine.model import Decoder
+from stages.engine.precision import LossScale, ScaleGradient
 from stages.engine.settings import OptimizerConfig
 from stages.engine.shards import is_counted
 from stages.engine.training import Batch, StepResult, Trainer, _sums
@@ -69,15 +71,18 @@ class _Backward(nn.Cell):
 
 
 class _LastLoss(nn.Cell):
-    def __init__(self, decoder: Decoder):
+    def __init__(self, decoder: Decoder, factor: Parameter | None):
         super().__init__()
-        self.decoder = decoder
+        self.decoder, self.factor = decoder, factor
         self.sum = ops.ReduceSum()
+        self.scale_gradient = ScaleGradient()
 
     def construct(
         self, came: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
     ) -> Tensor:
-        return self.sum(self.decoder.end(self.decoder.through(came, cos, sin, bias), labels_BT))
+        x = self.decoder.through(came, cos, sin, bias)
+        loss = self.sum(self.decoder.end(x, labels_BT))
+        return loss if self.factor is None else self.scale_gradient(loss, self.factor)
 
 
 class _Last(nn.Cell):
@@ -122,14 +127,17 @@ class PipelineTrainer(Trainer):
         optimizer: OptimizerConfig,
         mesh: Mesh,
         counted: Mapping[str, bool],
+        loss_scale: LossScale | None = None,
     ):
-        super().__init__(architecture, decoder, optimizer, mesh=mesh, counted=counted)
+        super().__init__(
+            architecture, decoder, optimizer, mesh=mesh, counted=counted, loss_scale=loss_scale
+        )
         assert mesh.pipeline is not None
         self._group, self._place = mesh.pipeline, mesh.place
         sums, weights = self._make_sums(), self._optimizer.weights
         self._forward = _Forward(decoder, mesh.place.first)
         if mesh.place.last:
-            last = _LastLoss(decoder)
+            last = _LastLoss(decoder, self._factor)
             self._last, self._measure = _Last(last, weights, sums), _LastSums(last)
         else:
             self._backward = _Backward(self._forward, weights, sums)
@@ -137,6 +145,7 @@ class PipelineTrainer(Trainer):
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
         """One optimiser step over this data share's micro-batches, all of one shape."""
+        self._set_factor(batches[0])
         self.accumulate_all(batches)
         self._join_stages()
         scalars = self._optimizer.scalars(self.updates + 1, learning_rate)
@@ -155,7 +164,9 @@ class PipelineTrainer(Trainer):
             self._join(self._sums[self._tied], self._mesh.ends)
 
     def _join(self, held: Parameter, group: str | None) -> None:
+        begin = time.perf_counter()
         held.set_data(Tensor(summed(held.asnumpy(), group)))
+        self._exchanged += time.perf_counter() - begin
 
     def accumulate(self, batch: Batch) -> None:
         """Add one micro-batch's gradients to the accumulators."""
@@ -198,7 +209,7 @@ class PipelineTrainer(Trainer):
     def _back(self, came: Tensor, constants: tuple[Tensor, ...]) -> None:
         rows, width = constants[0].shape[0], self.architecture.hidden_size
         peer = self._place.at(stage=self._place.stage + 1)
-        direction = receive((rows, width), peer, self._group)
+        direction = self._received((rows, width), peer)
         to_came = self._backward(came, direction, *constants)
         if not self._place.first:
             self._send(to_came, self._place.stage - 1)
@@ -213,17 +224,29 @@ class PipelineTrainer(Trainer):
 
     def _receive(self, batch: Batch, stage: int) -> Tensor:
         shape = (batch.ids_BT.size, self.architecture.hidden_size)
-        return receive(shape, self._place.at(stage=stage), self._group)
+        return self._received(shape, self._place.at(stage=stage))
+
+    def _received(self, shape: tuple[int, ...], rank: int) -> Tensor:
+        begin = time.perf_counter()
+        found = receive(shape, rank, self._group)
+        self._exchanged += time.perf_counter() - begin
+        return found
 
     def _send(self, x: Tensor, stage: int) -> None:
+        begin = time.perf_counter()
         send(x, self._place.at(stage=stage), self._group)
+        self._exchanged += time.perf_counter() - begin
 
 
 def make_trainer(
-    shape: Architecture, decoder: Decoder, optimizer: OptimizerConfig, mesh: Mesh
+    shape: Architecture,
+    decoder: Decoder,
+    optimizer: OptimizerConfig,
+    mesh: Mesh,
+    loss_scale: LossScale | None = None,
 ) -> Trainer:
     """The trainer of this process's part of a model of `shape`."""
     local, counted = local_shape(shape, mesh.place), is_counted(shape, mesh.place)
     if mesh.pipeline is not None:
-        return PipelineTrainer(local, decoder, optimizer, mesh, counted)
-    return Trainer(local, decoder, optimizer, mesh=mesh, counted=counted)
+        return PipelineTrainer(local, decoder, optimizer, mesh, counted, loss_scale)
+    return Trainer(local, decoder, optimizer, mesh=mesh, counted=counted, loss_scale=loss_scale)

@@ -8,6 +8,8 @@ from typing import Literal
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 # MindSpore's log level: warnings about its own internals are not the user's to act on.
 os.environ.setdefault("GLOG_v", "3")
+# MindSpore's cache of compiled graphs runs a stale one after a number that is no tensor changed.
+os.environ["MS_COMPILER_CACHE_ENABLE"] = "0"
 
 import mindspore
 

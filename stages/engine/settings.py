@@ -1,8 +1,15 @@
 """The training settings that stages share, as config sections. Light: no framework here."""
 
 import math
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Precision = Literal["fp32", "fp16", "bf16"]
+NO_BF16 = (
+    "is 'bf16', in which MindSpore has no matrix product on CPU; fp32 would be right, or fp16, "
+    "which is slower there"
+)
 
 
 class Section(BaseModel):

@@ -13,15 +13,16 @@ from stages.engine.collectives import Slice
 from stages.engine.groups import Mesh
 from stages.engine.mesh import Piece, Place, is_divided, local_shape, pieces
 from stages.engine.model import Decoder, Part
+from stages.engine.precision import Precision
 
 
-def make_decoder(shape: Architecture, mesh: Mesh) -> Decoder:
+def make_decoder(shape: Architecture, mesh: Mesh, precision: Precision = "fp32") -> Decoder:
     """What the process at this place builds of the model; weights are still to be loaded."""
     place, local = mesh.place, local_shape(shape, mesh.place)
     vocabulary = None
     if mesh.tensor is not None:
         vocabulary = Slice(mesh.tensor, place.tensor, place.layout.tensor, local.vocab_size)
-    return Decoder(local, part=Part(place.first, place.last, vocabulary))
+    return Decoder(local, None, Part(place.first, place.last, vocabulary), precision)
 
 
 def load(

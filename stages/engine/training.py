@@ -14,9 +14,11 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from artifacts.architecture import Architecture
+from stages.engine.communication import all_reduces, measure
 from stages.engine.groups import Mesh, data_mesh
 from stages.engine.model import Decoder, causal_bias, document_bias, rotation
 from stages.engine.optimizer import AdamW
+from stages.engine.precision import LossScale, ScaleGradient
 from stages.engine.settings import OptimizerConfig
 from stages.engine.zero import ZeroAdamW
 
@@ -49,18 +51,24 @@ class StepResult:
     """Before clipping."""
     applied: bool
     """False if loss or gradient was not finite: then nothing was changed."""
+    exchange_seconds: float = 0.0
+    """What went by in exchanges between graphs, waiting for another process included."""
 
 
 class _SumLoss(nn.Cell):
-    def __init__(self, decoder: Decoder):
+    """The sum of a micro-batch's losses; with `factor`, its gradient comes multiplied by that."""
+
+    def __init__(self, decoder: Decoder, factor: Parameter | None):
         super().__init__()
-        self.decoder = decoder
+        self.decoder, self.factor = decoder, factor
         self.sum = ops.ReduceSum()
+        self.scale_gradient = ScaleGradient()
 
     def construct(
         self, ids_BT: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
     ) -> Tensor:
-        return self.sum(self.decoder.losses(ids_BT, labels_BT, cos, sin, bias))
+        loss = self.sum(self.decoder.losses(ids_BT, labels_BT, cos, sin, bias))
+        return loss if self.factor is None else self.scale_gradient(loss, self.factor)
 
 
 class _Reduce(nn.Cell):
@@ -76,6 +84,10 @@ class _Reduce(nn.Cell):
         self.slice = ops.Slice()
         if group is not None:
             self.all_reduce = ops.AllReduce(group=group)
+
+    def numbers(self) -> list[int]:
+        """How many travel in each all-reduce."""
+        return [sum(self.sizes[i] for i in bucket) for bucket in self.buckets]
 
     def construct(self, tensors: Any) -> Any:
         if not self.active:
@@ -113,6 +125,7 @@ class _Whole(nn.Cell):
     def __init__(self, loss: _SumLoss, reduce: _Reduce, optimizer: AdamW):
         super().__init__()
         self.loss, self.reduce, self.optimizer = loss, reduce, optimizer
+        self.factor = loss.factor
         self.gradient = ops.value_and_grad(loss, None, optimizer.weights)
 
     def construct(
@@ -128,7 +141,7 @@ class _Whole(nn.Cell):
     ) -> Tensor:
         loss, gradients = self.gradient(ids_BT, labels_BT, cos, sin, bias)
         sums = self.reduce((*gradients, _sums(loss, labels_BT)))
-        norm = self.optimizer(sums[:-1], sums[-1][1], rate, epsilon, decay)
+        norm = self.optimizer(sums[:-1], sums[-1][1], rate, epsilon, decay, self.factor)
         return ops.concat((sums[-1], ops.reshape(norm, (1,))))
 
 
@@ -154,9 +167,16 @@ class _Accumulate(nn.Cell):
 class _Apply(nn.Cell):
     """The update from the accumulators, which are empty afterwards."""
 
-    def __init__(self, reduce: _Reduce, optimizer: AdamW, sums: ParameterTuple):
+    def __init__(
+        self,
+        reduce: _Reduce,
+        optimizer: AdamW,
+        sums: ParameterTuple,
+        factor: Parameter | None,
+    ):
         super().__init__()
         self.reduce, self.optimizer, self.sums = reduce, optimizer, sums
+        self.factor = factor
         self.assign = ops.Assign()
 
     def construct(self, rate: Tensor, epsilon: Tensor, decay: Tensor) -> Tensor:
@@ -164,7 +184,7 @@ class _Apply(nn.Cell):
         for one in self.sums:
             held = (*held, one * 1.0)
         sums = self.reduce(held)
-        norm = self.optimizer(sums[:-1], sums[-1][1], rate, epsilon, decay)
+        norm = self.optimizer(sums[:-1], sums[-1][1], rate, epsilon, decay, self.factor)
         for one in self.sums:
             self.assign(one, ops.zeros_like(one))
         return ops.concat((sums[-1], ops.reshape(norm, (1,))))
@@ -194,7 +214,7 @@ class Trainer:
     With several processes, each must have joined already (`parallel.join`), and all must call
     `step` and `evaluate` alike. `mesh` says how they share; without it, `processes` of them share
     the data alone. `architecture` and `decoder` are this process's part; `counted` says by name
-    what it answers for in sums over all parts.
+    what it answers for in sums over all parts. A decoder in half precision needs a `loss_scale`.
     """
 
     def __init__(
@@ -205,8 +225,10 @@ class Trainer:
         processes: int = 1,
         mesh: Mesh | None = None,
         counted: Mapping[str, bool] | None = None,
+        loss_scale: LossScale | None = None,
     ):
         self.architecture, self.decoder = architecture, decoder
+        self.loss_scale = loss_scale
         # The name is the path in the decoder, which a wrapping cell must not lengthen.
         for name, parameter in decoder.parameters_and_names():
             parameter.name = name
@@ -215,7 +237,11 @@ class Trainer:
         self.updates = 0
         """Optimiser updates applied so far; the bias correction needs it."""
         self._mesh = data_mesh(processes) if mesh is None else mesh
-        self._loss = _SumLoss(decoder)
+        self._factor: Parameter | None = None
+        if loss_scale is not None:
+            one = Tensor(1.0, mindspore.float32)
+            self._factor = Parameter(one, name="gradient_factor", requires_grad=False)
+        self._loss = _SumLoss(decoder, self._factor)
         answers = None if counted is None else [counted[name] for name in self.names]
         self._optimizer = (
             ZeroAdamW(trained, optimizer, self._mesh, answers)
@@ -231,10 +257,12 @@ class Trainer:
         self._sums: ParameterTuple | None = None
         self._evaluate: _Evaluate | None = None
         self._constants: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
+        self._exchanged = 0.0
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
         """One optimiser step over this process's micro-batches, all of one shape."""
         scalars = self._optimizer.scalars(self.updates + 1, learning_rate)
+        self._set_factor(batches[0])
         if len(batches) == 1:
             if self._whole is None:
                 self._whole = _Whole(self._loss, self._reduce, self._optimizer)
@@ -246,11 +274,27 @@ class Trainer:
             found = self._apply(*scalars)
         return self._result(found)
 
+    def collective_seconds(self, rows: int, micro_batches: int) -> float:
+        """What the collectives inside a step's graphs take alone, with `rows` tokens a micro-batch.
+
+        All processes must call it at the same time.
+        """
+        over_data = [*self._reduce.numbers(), *self._optimizer.row_numbers()]
+        return measure(all_reduces(self.architecture, self._mesh, rows, micro_batches, over_data))
+
+    def _set_factor(self, batch: Batch) -> None:
+        if self.loss_scale is not None and self._factor is not None:
+            factor = self.loss_scale.factor(batch.ids_BT.size)
+            self._factor.set_data(Tensor(factor, mindspore.float32))
+
     def _result(self, found: Tensor) -> StepResult:
         loss_sum, tokens, norm = (float(value) for value in found.asnumpy())
         applied = bool(np.isfinite(norm))
         self.updates += applied
-        return StepResult(loss_sum / max(tokens, 1.0), round(tokens), norm, applied)
+        if self.loss_scale is not None:
+            self.loss_scale.after(applied)
+        exchanged, self._exchanged = self._exchanged, 0.0
+        return StepResult(loss_sum / max(tokens, 1.0), round(tokens), norm, applied, exchanged)
 
     def accumulate(self, batch: Batch) -> None:
         """Add one micro-batch's gradients to the accumulators."""
@@ -271,7 +315,7 @@ class Trainer:
                 for i, shape in enumerate(self._shapes)
             ]
         )
-        self._sums, self._apply = sums, _Apply(self._reduce, self._optimizer, sums)
+        self._sums, self._apply = sums, _Apply(self._reduce, self._optimizer, sums, self._factor)
         return sums
 
     def accumulated(self) -> dict[str, np.ndarray]:

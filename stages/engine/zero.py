@@ -68,6 +68,9 @@ class ZeroAdamW(AdamW):
             ]
         )
 
+    def row_numbers(self) -> list[int]:
+        return [width * self.processes for width in self.widths]
+
     def refresh(self) -> None:
         """Take the own slices from the weights as they are."""
         self._set(self.slices, [p.asnumpy() for p in self.weights])

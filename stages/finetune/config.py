@@ -285,7 +285,7 @@ FULL = StageSpec(
     makes="hf-model",
     config=FinetuneConfig,
     inputs={role: SPEC.inputs[role] for role in ("model", "corpus")},
-    code_version=1,
+    code_version=2,
     trains=True,
     resumes=True,
 )

@@ -9,7 +9,13 @@ from artifacts.architecture import Architecture, Family
 from artifacts.validation import sentences
 from stages.engine.machines import Machines
 from stages.engine.mesh import Layout
-from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
+from stages.engine.settings import (
+    NO_BF16,
+    OptimizerConfig,
+    Precision,
+    ScheduleConfig,
+    Section,
+)
 from stages.spec import Input, StageConfig, StageSpec
 
 STATE = "state.json"
@@ -231,9 +237,13 @@ class PretrainConfig(StageConfig):
     """Rolling checkpoints."""
     validation: ValidationConfig = ValidationConfig()
     """The loss on held-out text."""
-    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Number format of weights and arithmetic. Only fp32 is built; fp16 and bf16 are refused with
-    the reason. Default fp32."""
+    precision: Precision = "fp32"
+    """Number format of the layers' matrix products; weights, their gradients, sums and all else
+    stay float32. On CPU fp16 is slower than fp32, and bf16 is refused. Default fp32."""
+    loss_scale: Annotated[float, Field(gt=0)] | Literal["dynamic"] = "dynamic"
+    """With fp16 or bf16, what gradients are multiplied by so that small ones are not lost: a number
+    that stays, or `dynamic`: from 65536, halved at an overflow, doubled after 1000 steps without
+    one. A step that overflows is skipped. Default dynamic."""
     resume_from: str | None = None
     """A rolling checkpoint (`.../checkpoints/step-...`) of another run to go on from, optimiser and
     place in the data included, for example in another layout: its batch, seed and corpus must be
@@ -248,14 +258,13 @@ class PretrainConfig(StageConfig):
 
     @model_validator(mode="after")
     def _divides(self) -> "PretrainConfig":
-        if self.precision != "fp32":
-            why = {
-                "bf16": "MindSpore lacks operators to train in it on CPU",
-                "fp16": "on CPU it is slower than fp32",
-            }
+        if self.precision == "fp32" and self.loss_scale != "dynamic":
             raise ValueError(
-                f"precision: {self.precision} is not built ({why[self.precision]}); use fp32"
+                f"loss_scale: is {self.loss_scale}; with precision fp32 nothing is scaled, "
+                "leave it out"
             )
+        if self.precision == "bf16" and self.device == "CPU":
+            raise ValueError(f"precision: {NO_BF16}")
         total, processes = self.batch.sequences(), self.parallel.data
         size = self.batch.per_device_size
         if total % processes:
@@ -329,7 +338,7 @@ SPEC = StageSpec(
         "corpus": Input(("corpus",)),
         "initial": Input(("checkpoint", "hf-model"), required=False),
     },
-    code_version=1,
+    code_version=2,
     trains=True,
     resumes=True,
 )

@@ -6,12 +6,10 @@ with what a process takes. Bytes and FLOPs throughout.
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 from artifacts.architecture import Architecture
 from stages.engine.mesh import Layout, Place, bubble, local_shape, pieces
-
-Precision = Literal["fp32", "fp16", "bf16"]
+from stages.engine.settings import Precision
 
 FP32 = 4
 
@@ -190,9 +188,14 @@ def flops(work: Work) -> int:
     return int(work.tokens * (6 * (in_layers + head + attention) + again))
 
 
-def seconds(work: Work, peak: float) -> float:
-    """Least time of a step, with products at `peak` FLOP/s a process and nothing else but the
-    pipeline's bubble."""
+def seconds(work: Work, peak: float, *, shared: bool) -> float:
+    """Least time of a step, with products at `peak` FLOP/s and nothing else.
+
+    Either all processes share that peak, as on the cores of one machine, where one works while
+    another waits; or each has it to itself, and the pipeline's bubble comes on top.
+    """
+    if shared:
+        return flops(work) / peak
     waiting = bubble(work.layout.pipeline, work.micro_batches)
     return flops(work) / (peak * work.layout.size) / (1 - waiting)
 

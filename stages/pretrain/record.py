@@ -5,6 +5,7 @@ import math
 import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from tensorboard.compat.proto.event_pb2 import Event
@@ -31,9 +32,24 @@ class Row:
     """Over all processes."""
     validation_loss: float | None = None
     """Nats per token, where it was measured. Step 0 is the untrained model."""
+    tokens_per_second_a_device: float = 0.0
+    mfu: float = 0.0
+    """FLOP/s of the matrix products over the measured peak of all processes together."""
+    data_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    communication_seconds: float = 0.0
+    """See `timing.Times` for what is measured and how."""
+    checkpoint_seconds: float = 0.0
+    """What was written since the row before."""
+    loss_scale: float = 1.0
+    """What the gradients were multiplied by in half precision."""
+    spike: int = 0
+    """1 where the loss stands out above those before it."""
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
+SHOWN = tuple(name for name in COLUMNS if name not in ("step", "validation_loss"))
+"""In TensorBoard, as train/NAME; the rest is the step itself and validation/loss."""
 
 
 class Recorder:
@@ -76,11 +92,7 @@ class Recorder:
             draw(self.rows, self._logs / "loss.png")
 
     def _show(self, row: Row) -> None:
-        values = {"train/learning_rate": row.learning_rate, "train/loss": row.loss}
-        values["train/gradient_norm"] = row.gradient_norm
-        values["train/tokens_per_second"] = row.tokens_per_second
-        if row.step == 0:
-            values = {}
+        values = {f"train/{name}": getattr(row, name) for name in SHOWN} if row.step else {}
         if row.validation_loss is not None:
             values["validation/loss"] = row.validation_loss
         summary = Summary(
@@ -112,28 +124,30 @@ def _row(line: bytes) -> Row | None:
     try:
         entry = dict(zip(COLUMNS, line.decode().rstrip().split(","), strict=True))
         whole = line.endswith(b"\n")
-        row = Row(
-            step=int(entry["step"]),
-            loss=float(entry["loss"]),
-            learning_rate=float(entry["learning_rate"]),
-            gradient_norm=float(entry["gradient_norm"]),
-            applied=int(entry["applied"]),
-            tokens_per_second=float(entry["tokens_per_second"]),
-            validation_loss=float(text) if (text := entry["validation_loss"]) else None,
-        )
+        values = {f.name: _value(f.type, entry[f.name]) for f in fields(Row)}
+        row = Row(**values)
     except ValueError:
         return None
     return row if whole else None
 
 
+def _value(kind: Any, text: str) -> Any:
+    if not text and kind == (float | None):
+        return None
+    return int(text) if kind is int else float(text)
+
+
 def draw(rows: list[Row], path: Path) -> None:
-    """The training loss (thin: every step, thick: smoothed) and the validation loss, over steps."""
+    """The training loss (thin: every step, thick: smoothed), its spikes and the validation loss."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     trained = [row for row in rows if row.step > 0 and math.isfinite(row.loss)]
     steps = [row.step for row in trained]
     axes.plot(steps, [row.loss for row in trained], color="C0", alpha=0.25, linewidth=0.8)
     axes.plot(steps, _smooth([row.loss for row in trained]), color="C0", label="training")
+    spikes = [(row.step, row.loss) for row in trained if row.spike]
+    if spikes:
+        axes.plot(*zip(*spikes, strict=True), "v", color="C3", label="spike", markersize=6)
     held_out = [(row.step, row.validation_loss) for row in rows if row.validation_loss is not None]
     if held_out:
         axes.plot(*zip(*held_out, strict=True), "o-", color="C1", label="validation", markersize=3)

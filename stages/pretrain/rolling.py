@@ -48,6 +48,14 @@ class FileCheck(BaseModel):
     sha256: str
 
 
+class ScaleState(BaseModel):
+    """A loss scale."""
+
+    model_config = ConfigDict(extra="forbid")
+    value: float
+    good_steps: int = Field(description="without an overflow, since the value last changed")
+
+
 class State(BaseModel):
     """Where a run stands. Everything that weights and optimiser do not say."""
 
@@ -60,6 +68,7 @@ class State(BaseModel):
     recent_losses: list[float] = Field(description="of the last steps, newest last")
     data: DataPosition
     rng: dict[str, Any] = Field(description="what is drawn after the start: nothing but the order")
+    loss_scale: ScaleState | None = Field(default=None, description="in half precision")
     files: dict[str, FileCheck] = {}
 
 
@@ -246,7 +255,8 @@ def _sealed(directory: Path, state: State) -> State:
         for name, path in files.items()
     }
     state = state.model_copy(update={"files": checks})
-    (directory / STATE).write_text(state.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    text = state.model_dump_json(indent=1, exclude_none=True)
+    (directory / STATE).write_text(text + "\n", encoding="utf-8")
     return state
 
 

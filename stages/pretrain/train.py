@@ -25,7 +25,9 @@ from stages.engine.initial import initial_tensors
 from stages.engine.mesh import Place
 from stages.engine.model import Decoder
 from stages.engine.parallel import Group
+from stages.engine.peak import measured_peak
 from stages.engine.pipeline import make_trainer
+from stages.engine.precision import LossScale, check_device
 from stages.engine.settings import learning_rate
 from stages.engine.stopping import StopRequest, dying_at_once, watching
 from stages.engine.training import Batch, StepResult, Trainer
@@ -33,7 +35,15 @@ from stages.pretrain.config import PretrainConfig
 from stages.pretrain.data import Windows, step_samples, validation_batches
 from stages.pretrain.finish import write_artifact
 from stages.pretrain.record import Recorder, Row
-from stages.pretrain.rolling import CHECKPOINTS, Checkpoint, DataPosition, Rolling, State
+from stages.pretrain.rolling import (
+    CHECKPOINTS,
+    Checkpoint,
+    DataPosition,
+    Rolling,
+    ScaleState,
+    State,
+)
+from stages.pretrain.timing import Times, is_spike, step_flops
 from stages.progress import Progress
 
 RECENT = 20
@@ -52,7 +62,7 @@ def train(
 
     `initial` is the model directory to start from, if the config says so.
     """
-    runtime.start(config.device, config.seed)
+    check_device(config.precision, runtime.start(config.device, config.seed))
     corpus = TokenCorpus(corpus_directory)
     start = None if initial is None else read_model(initial)
     run = Run(config, corpus, work, resume_from, group, start)
@@ -98,6 +108,12 @@ class Run:
         self.writes = group.rank == 0
         self.writes_parts = place.layout.tensor * place.layout.pipeline > 1
         self.validation_loss: float | None = None
+        self.times = Times()
+        """Of the whole run, as far as this process goes."""
+        self._unreported = Times()
+        """Since the last row."""
+        self._flops = step_flops(config, self.shape)
+        self._peak = self._collective_seconds = 0.0
         self._tokens_per_second = 0.0
         self._compiling = True
         self._saved_step = self.state.step if resume_from else -1
@@ -113,6 +129,7 @@ class Run:
         """Steps until the last one, with validation and checkpoints on the way."""
         config = self.config
         with while_compiling():
+            self._measure()
             self._validate()  # compiles; measured again at the steps that ask for it
             if self.state.step == 0 and self.writes and self.validation_loss is not None:
                 row = Row(0, self.validation_loss, 0.0, 0.0, 1, 0.0, self.validation_loss)
@@ -125,6 +142,13 @@ class Run:
                 self._stop_here(stop)
                 return
             self._step()
+
+    def _measure(self) -> None:
+        """What the steps' times are compared with."""
+        config = self.config
+        self._peak = measured_peak(self.mesh, config.precision)
+        rows = config.micro_size * config.batch.sequence_length
+        self._collective_seconds = self.trainer.collective_seconds(rows, config.accumulation)
 
     def _agreed(self, stop: StopRequest) -> bool:
         """Whether to stop. Only rank 0 hears signals; who has a part to write must be told."""
@@ -150,15 +174,21 @@ class Run:
             processes=self.mesh.place.layout.data,
         ):
             batches.append(self.windows.batch(samples))
+        loaded = time.perf_counter()
+        scale = self.trainer.loss_scale.value if self.trainer.loss_scale else 1.0
         result = self.trainer.step(batches, rate)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - loaded
+        communication = min(self._collective_seconds + result.exchange_seconds, seconds)
+        self._unreported.add(Times(loaded - begin, seconds - communication, communication))
+        before = self.state.recent_losses
         self._note(step, result)
         last = step == config.steps
         due = last or step % config.validation.every == 0
         if due:
             self._validate()
         if self.writes:
-            self._report(step, result, rate, seconds, due)
+            row = self._row(result, rate, scale, is_spike(result.loss, before))
+            self._report(row, result, due)
         if self.state.skipped_in_a_row >= config.max_nonfinite_steps:
             raise StageFailed(_not_finite(config, step))
         if last or step % config.checkpoint.every == 0:
@@ -176,28 +206,48 @@ class Run:
             recent_losses=losses[-RECENT:],
             data=DataPosition(seed=self.config.seed, epoch=epoch, index=index),
             rng=self.state.rng,
+            loss_scale=_scale_state(self.trainer.loss_scale),
         )
 
-    def _report(
-        self, step: int, result: StepResult, rate: float, seconds: float, validated: bool
-    ) -> None:
-        speed = result.tokens / seconds
+    def _row(self, result: StepResult, rate: float, scale: float, spike: bool) -> Row:
+        times, self._unreported = self._unreported, Times()
+        self.times.add(times)
+        speed = result.tokens / times.step
+        return Row(
+            step=self.state.step,
+            loss=result.loss,
+            learning_rate=rate,
+            gradient_norm=result.gradient_norm,
+            applied=int(result.applied),
+            tokens_per_second=round(speed, 1),
+            tokens_per_second_a_device=round(speed / self.mesh.place.layout.size, 1),
+            mfu=round(self._flops / times.step / self._peak, 4),
+            data_seconds=round(times.data, 6),
+            compute_seconds=round(times.compute, 6),
+            communication_seconds=round(times.communication, 6),
+            checkpoint_seconds=round(times.checkpoint, 6),
+            loss_scale=scale,
+            spike=int(spike),
+        )
+
+    def _report(self, row: Row, result: StepResult, validated: bool) -> None:
+        step, speed = row.step, row.tokens_per_second
         # Smoothed for the eye only; the file has each step's own. The first step compiles.
         old = self._tokens_per_second
         if not self._compiling:
             self._tokens_per_second = 0.9 * old + 0.1 * speed if old else speed
-        self.recorder.add(
-            Row(
-                step,
-                result.loss,
-                rate,
-                result.gradient_norm,
-                int(result.applied),
-                round(speed, 1),
-                self.validation_loss if validated else None,
-            )
-        )
-        values = {"loss": f"{result.loss:.4f}", "lr": f"{rate:.2e}"}
+        if validated:
+            row.validation_loss = self.validation_loss
+        self.recorder.add(row)
+        if row.spike:
+            text = f"loss spike at step {step}: {row.loss:.4f}, above all of the last {RECENT}"
+            print(f"pretrain: {text}", flush=True)
+        if not result.applied:
+            text = f"step {step} was skipped: its loss or gradient was not finite"
+            if self.trainer.loss_scale is not None:
+                text += f" at loss scale {row.loss_scale:g}"
+            print(f"pretrain: {text}", flush=True)
+        values = {"loss": f"{row.loss:.4f}", "lr": f"{row.learning_rate:.2e}"}
         if self.validation_loss is not None:
             values["validation"] = f"{self.validation_loss:.4f}"
         if self._tokens_per_second:
@@ -207,12 +257,15 @@ class Run:
         self.progress.update(step, **values)
 
     def _validate(self) -> None:
+        begin = time.perf_counter()
         total, tokens = self.trainer.evaluate(self.held_out)
+        self._unreported.validation += time.perf_counter() - begin
         self.validation_loss = total / tokens if tokens else None
 
     def _save(self) -> None:
         if not (self.writes or self._all_save):
             return
+        begin = time.perf_counter()
         means, squares = self.trainer.state()
         if self.writes:
             self.recorder.flush()
@@ -226,6 +279,7 @@ class Run:
                 dict(weights.to_hf(self.shape, squares)),
             )
         self._saved_step = self.state.step
+        self._unreported.checkpoint += time.perf_counter() - begin
 
     def _save_parts(self, means: dict[str, np.ndarray], squares: dict[str, np.ndarray]) -> None:
         """All write their pieces into the whole model's files, whose layout is that of one."""
@@ -256,6 +310,8 @@ class Run:
         if not self.writes:
             return
         self.recorder.close()
+        self.times.add(self._unreported)
+        print(f"pretrain: {self.times.sentence()}", flush=True)
         write_artifact(
             self.work,
             self.rolling,
@@ -276,7 +332,7 @@ def _make_trainer(
     initial: HFModel | None,
 ) -> tuple[Decoder, Trainer]:
     place = found.place
-    decoder = shards.make_decoder(shape, found)
+    decoder = shards.make_decoder(shape, found, config.precision)
     if resume_from is None and initial is not None:
         shards.load(decoder, shape, place, initial.weights)
     elif resume_from is None:
@@ -290,7 +346,8 @@ def _make_trainer(
         shards.load(decoder, shape, place, dict(drawn))
     else:
         shards.load(decoder, shape, place, resume_from.tensors())
-    trainer = make_trainer(shape, decoder, config.optimizer, found)
+    scale = _loss_scale(config, resume_from.state if resume_from else None)
+    trainer = make_trainer(shape, decoder, config.optimizer, found, scale)
     if resume_from is not None:
         means, squares = resume_from.moments()
         trainer.set_state(
@@ -299,6 +356,20 @@ def _make_trainer(
             resume_from.state.updates,
         )
     return decoder, trainer
+
+
+def _loss_scale(config: PretrainConfig, state: State | None) -> LossScale | None:
+    if config.precision == "fp32":
+        return None
+    if config.loss_scale != "dynamic":
+        return LossScale(config.loss_scale, is_dynamic=False)
+    if state is None or state.loss_scale is None:
+        return LossScale()
+    return LossScale(state.loss_scale.value, good_steps=state.loss_scale.good_steps)
+
+
+def _scale_state(scale: LossScale | None) -> ScaleState | None:
+    return None if scale is None else ScaleState(value=scale.value, good_steps=scale.good_steps)
 
 
 def _start(config: PretrainConfig) -> State:
@@ -321,6 +392,10 @@ def _not_finite(config: PretrainConfig, step: int) -> str:
     rate, warmup = config.optimizer.learning_rate, config.schedule.warmup_steps
     std = "" if config.model == "initial" else f" than {config.model.init_std}"
     smaller = ", or a smaller model.init_std" + std if std else ""
+    if config.loss_scale != "dynamic":
+        smaller += f", or a smaller loss_scale than {config.loss_scale:g}"
+    if config.precision != "fp32":
+        smaller += f", or precision fp32 instead of {config.precision}"
     return (
         f"pretrain: loss or gradient was not finite in {config.max_nonfinite_steps} steps in a "
         f"row, up to step {step}; try optimizer.learning_rate {rate / 3:.1e} instead of "

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from artifacts.errors import MindCycleError
 from stages.engine import parallel
+from stages.engine.precision import check_device
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.rolling import CHECKPOINTS, Rolling
 from stages.pretrain.train import train
@@ -27,7 +28,7 @@ def work(text: str) -> int:
     directory = Path(job["work"])
     try:
         # Before joining: afterwards MindSpore refuses to set a device.
-        runtime.start(config.device, config.seed)
+        check_device(config.precision, runtime.start(config.device, config.seed))
         group = parallel.join(config.parallel.layout.size)
         latest, _ = Rolling(directory / CHECKPOINTS, config.checkpoint.keep).latest()
         found = latest.state.step if latest else 0

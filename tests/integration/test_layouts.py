@@ -35,6 +35,8 @@ LAYOUTS: list[tuple[str, str, dict[str, int], dict[str, Any], float]] = [
     ("t2p2", "grouped", {"tensor": 2, "pipeline": 2}, {}, 1e-5),
     ("d2p2z", "grouped", {"data": 2, "pipeline": 2, "zero": 1}, {}, 1e-5),
 ]
+HALF = {"precision": "fp16", "gradients": False}
+HALVES = {"half": {}, "half-t2": {"tensor": 2}, "half-p2": {"pipeline": 2}}
 
 
 def run(cases: list[dict[str, Any]], place: Path) -> None:
@@ -55,6 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     cases = [{"name": n, "layout": {}, **common, **more} for n, more in REFERENCES.items()]
     for name, reference, layout, more, _ in LAYOUTS:
         cases.append({"name": name, "layout": layout, **common, **REFERENCES[reference], **more})
+    cases += [{"name": n, "layout": layout, **common, **HALF} for n, layout in HALVES.items()]
     for size in (1, 2, 4):
         run([case for case in cases if Layout(**case["layout"]).size == size], place)
     return lambda name: np.load(place / f"{name}.npz")
@@ -95,6 +98,13 @@ def test_a_checkpoint_of_parts_would_be_that_of_one(results: Callable[[str], Any
     for key in one.files:
         if key.startswith("weight"):
             np.testing.assert_allclose(ours[key], one[key], atol=2e-3, err_msg=key)
+
+
+def test_half_precision_trains_in_layouts_too(results: Callable[[str], Any]) -> None:
+    """Products in fp16, all else in float32: near to float32, and as near to each other."""
+    whole = results("grouped")["losses"]
+    for name in HALVES:
+        assert 0 < np.abs(results(name)["losses"] - whole).max() <= 0.02, name
 
 
 SWAPPED = """

@@ -100,18 +100,18 @@ class Stage:
         }
         self.request.write_text(json.dumps(request))
 
-    def start(self) -> "subprocess.Popen[str]":
+    def start(self, **environment: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, "-m", "stages.pretrain", str(self.request)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         )
 
     def run(self, code: int = 0) -> tuple[str, str]:
         process = self.start()
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=900)
         assert process.returncode == code, out + err
         return out, err
 

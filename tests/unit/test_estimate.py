@@ -84,9 +84,19 @@ def test_bytes_that_travel() -> None:
 
 
 def test_a_bubble_lengthens_a_step() -> None:
-    plain, staged = seconds(work(), 1e12), seconds(work(Layout(pipeline=4)), 1e12)
+    plain, staged = (
+        seconds(work(layout), 1e12, shared=False) for layout in (ONE, Layout(pipeline=4))
+    )
     again = flops(work(Layout(pipeline=4))) / flops(work())
     assert staged == pytest.approx(plain * again / 4 * (64 + 3) / 64)
+
+
+def test_processes_that_share_cores_are_no_faster_than_one() -> None:
+    alone = seconds(work(), 1e12, shared=True)
+    assert alone == seconds(work(), 1e12, shared=False)
+    for layout in (Layout(data=4), Layout(tensor=4), Layout(pipeline=4)):
+        assert seconds(work(layout), 1e12, shared=True) >= alone
+    assert seconds(work(Layout(data=4)), 1e12, shared=False) == pytest.approx(alone / 4)
 
 
 def test_proposals_take_whole_models_first_then_stages_then_slices() -> None:
@@ -110,6 +120,11 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "square-root rule (customary for AdamW) gives 2.83e-03, the linear rule" in said
     assert "warm-up: 50 of 1400 steps, 3.6%" in said
     assert "parallel {data: 6, tensor: 1, pipeline: 1}" in said
+    assert "at most here, all processes on its cores" in said
+    assert "each with such a machine" not in said
+    more = ["pretrain.parallel.data=2"]
+    print_plan(Path("configs/quickstart.yaml"), more, None, None, "fp32", None)
+    assert "at most, each with such a machine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["64", "GiB", "-1GiB", "nanGiB", "infGiB", "64 bananas", "0GB"])

@@ -59,7 +59,7 @@ def test_shapes_that_cannot_be_are_refused() -> None:
     text = refusal({"global_size": 1}, model=MODEL | {"max_positions": 8})
     assert "max_positions 8" in text
     assert "no known key" in refusal({"global_size": 1}, model=MODEL | {"dropout": 0.1})
-    assert "precision" in refusal({"global_size": 1}, precision="bf16")
+    assert "precision" in refusal({"global_size": 1}, precision="fp8")
 
 
 def test_the_architecture_takes_its_vocabulary_from_the_corpus() -> None:

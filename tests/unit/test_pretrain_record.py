@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from stages.pretrain.record import Recorder, Row
+from stages.pretrain.record import COLUMNS, Recorder, Row, draw
 
 
 def row(step: int, validation: float | None = None) -> Row:
@@ -29,12 +29,28 @@ def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
     assert [event.step for event in losses] == list(range(1, 11))
     assert abs(losses[3].value - 1.25) < 1e-6
     assert [event.step for event in events.Scalars("validation/loss")] == [4]
+    assert {f"train/{name}" for name in COLUMNS[1:] if name != "validation_loss"} | {
+        "validation/loss"
+    } == set(events.Tags()["scalars"])
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_numbers_pass_through_the_file_unchanged(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, resumed_at=None)
-    exact = Row(1, 1 / 3, 2e-5 / 7, float("inf"), 0, 12.5, None)
+    times = {"data_seconds": 1 / 7, "compute_seconds": 1 / 9, "communication_seconds": 1e-9}
+    exact = Row(
+        1,
+        1 / 3,
+        2e-5 / 7,
+        float("inf"),
+        0,
+        12.5,
+        None,
+        mfu=1 / 11,
+        **times,
+        loss_scale=2.0,
+        spike=1,
+    )
     recorder.add(exact)
     recorder.flush()
     assert Recorder(tmp_path, resumed_at=1).rows == [exact]
@@ -63,3 +79,11 @@ def test_a_run_that_begins_anew_has_no_row_of_the_one_before(tmp_path: Path) -> 
     again.add(Row(0, 5.0, 0.0, 0.0, 1, 0.0, 5.0))
     again.flush()
     assert steps(tmp_path) == ["0"]
+
+
+def test_spikes_are_marked_on_the_curve(tmp_path: Path) -> None:
+    rows = [row(step) for step in range(1, 30)]
+    draw(rows, tmp_path / "plain.png")
+    rows[20].spike = 1
+    draw(rows, tmp_path / "marked.png")
+    assert (tmp_path / "plain.png").read_bytes() != (tmp_path / "marked.png").read_bytes()
