@@ -28,6 +28,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "logits": {"V": 16384, "D": 256, "L": 4, "H": 4, "I": 704, "T": 128, "B": 16},
     "mixed": {"V": 8192, "D": 512, "L": 4, "H": 8, "I": 1408, "T": 256, "B": 4},
     "accumulated": {"V": 4096, "D": 1024, "L": 4, "H": 8, "I": 2816, "T": 16, "B": 1, "M": 2},
+    "recomputed": {"V": 512, "D": 256, "L": 8, "H": 4, "I": 704, "T": 512, "B": 8, "R": 1},
 }
 NOTHING = {"V": 64, "D": 16, "L": 4, "H": 2, "I": 32, "T": 16, "B": 2}
 TOLERANCE = 0.15
@@ -35,7 +36,7 @@ TOLERANCE = 0.15
 
 def work_of(s: dict[str, int]) -> Work:
     """V vocabulary, D width, L layers, H heads, I inner width, T tokens, B sequences at once, M
-    micro-batches."""
+    micro-batches, R computed again."""
     shape = Architecture(
         vocab_size=s["V"],
         hidden_size=s["D"],
@@ -47,7 +48,7 @@ def work_of(s: dict[str, int]) -> Work:
         max_positions=s["T"],
     )
     many = s.get("M", 1)
-    return Work(shape, Layout(), s["T"], s["B"] * many, s["B"])
+    return Work(shape, Layout(), s["T"], s["B"] * many, s["B"], recompute=bool(s.get("R")))
 
 
 def peak(s: dict[str, int]) -> int:
@@ -60,14 +61,18 @@ def peak(s: dict[str, int]) -> int:
 
 def train(s: dict[str, int]) -> int:
     """Three steps here; the peak in bytes."""
+    from stages.engine.groups import data_mesh
     from stages.engine.model import Decoder
     from stages.engine.settings import OptimizerConfig
-    from stages.engine.training import Batch, Trainer
+    from stages.engine.trainers import make_trainer
+    from stages.engine.training import Batch
 
     runtime.start("CPU", 0)
     work = work_of(s)
     decoder = Decoder(work.shape)
-    trainer = Trainer(work.shape, decoder, OptimizerConfig())
+    trainer = make_trainer(
+        work.shape, decoder, OptimizerConfig(), data_mesh(1), None, work.recompute
+    )
     rng = np.random.default_rng(0)
     size = (work.micro_size, work.sequence_length)
     for _ in range(3):

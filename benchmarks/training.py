@@ -87,8 +87,8 @@ def our_step(name: str, layout: Layout, rank: int) -> Ours:
     from stages.engine import shards
     from stages.engine.groups import ALONE, mesh
     from stages.engine.initial import initial_tensors
-    from stages.engine.pipeline import make_trainer
     from stages.engine.settings import OptimizerConfig
+    from stages.engine.trainers import make_trainer
     from stages.engine.training import Batch
 
     shape, sequences, length = SIZES[name]

@@ -69,6 +69,7 @@ def work_of(config: RunConfig, precision: Precision) -> Work:
         pretrain.batch.sequences(),
         pretrain.micro_size,
         precision,
+        pretrain.recompute,
     )
 
 

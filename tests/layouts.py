@@ -20,9 +20,10 @@ from artifacts.architecture import Architecture
 from stages.engine import parallel, shards
 from stages.engine.groups import ALONE, Mesh, mesh, summed
 from stages.engine.mesh import Layout, Place, is_divided
-from stages.engine.pipeline import PipelineTrainer, make_trainer
+from stages.engine.pipeline import PipelineTrainer
 from stages.engine.precision import LossScale
 from stages.engine.settings import OptimizerConfig
+from stages.engine.trainers import make_trainer
 from stages.engine.training import Batch
 from tests.tiny_models import random_weights, tiny
 
@@ -56,7 +57,8 @@ def train(case: dict[str, Any], found: Mesh) -> dict[str, np.ndarray]:
     decoder = shards.make_decoder(shape, found, precision)
     shards.load(decoder, shape, place, random_weights(shape))
     scale = None if precision == "fp32" else LossScale()
-    trainer = make_trainer(shape, decoder, OPTIMIZER, found, scale)
+    recompute = case.get("recompute", False)
+    trainer = make_trainer(shape, decoder, OPTIMIZER, found, scale, recompute)
     micro = case.get("micro", 1)
     out: dict[str, np.ndarray] = {}
     losses, norms = [], []

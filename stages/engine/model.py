@@ -311,6 +311,7 @@ class Decoder(nn.Cell):
         self.tied_head = shape.tied_head
         if part.first or (part.last and shape.tied_head):
             self.embedding = _empty(shape.vocab_size, shape.hidden_size)
+        self._shape, self._group = shape, part.group
         self.layers = nn.CellList(
             [
                 Layer(shape, lora.in_layer(i) if lora else {}, part.group, precision)
@@ -339,15 +340,26 @@ class Decoder(nn.Cell):
 
     def through(self, x: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
         """The stream [N, D] after the layers; see `rotation` and `causal_bias` for the inputs."""
-        # Repeated once for all layers, since broadcasting in each would cost more.
-        cos, sin = ops.tile(cos_NE, (1, self.rotated)), ops.tile(sin_NE, (1, self.rotated))
-        sequences = x.shape[0] // bias.shape[-1]
-        repeats = (sequences // bias.shape[0], self.kv_heads, self.group, 1, 1)
-        if repeats[0] * repeats[1] * repeats[2] * bias.size <= LARGEST_REPEATED_BIAS:
-            bias = ops.tile(bias, repeats)
+        cos, sin, bias = self.repeated(cos_NE, sin_NE, bias)
         for layer in self.layers:
             x = layer(x, cos, sin, self.half_turn_EE, bias)
         return x
+
+    def another_layer(self) -> Layer:
+        """A layer of this decoder's shape, beside its own and without adapters."""
+        return Layer(self._shape, {}, self._group, self.precision)
+
+    def repeated(
+        self, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The constants as layers take them: repeated once, since broadcasting in each layer would
+        cost more."""
+        cos, sin = ops.tile(cos_NE, (1, self.rotated)), ops.tile(sin_NE, (1, self.rotated))
+        sequences = cos_NE.shape[0] // bias.shape[-1]
+        repeats = (sequences // bias.shape[0], self.kv_heads, self.group, 1, 1)
+        if repeats[0] * repeats[1] * repeats[2] * bias.size <= LARGEST_REPEATED_BIAS:
+            bias = ops.tile(bias, repeats)
+        return cos, sin, bias
 
     def end(self, x: Tensor, labels_BT: Tensor) -> Tensor:
         """Cross-entropy of each row [N] in nats; zero where the label is negative."""

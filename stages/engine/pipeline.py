@@ -15,11 +15,9 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from artifacts.architecture import Architecture
 from stages.engine.groups import Mesh, receive, send, summed
-from stages.engine.mesh import local_shape
 from stages.engine.model import Decoder
 from stages.engine.precision import LossScale, ScaleGradient
 from stages.engine.settings import OptimizerConfig
-from stages.engine.shards import is_counted
 from stages.engine.training import Batch, StepResult, Trainer, _sums
 
 
@@ -49,7 +47,7 @@ class _Along(nn.Cell):
         return self.sum(self.forward(came, cos, sin, bias) * direction)
 
 
-class _Backward(nn.Cell):
+class Backward(nn.Cell):
     """From the result's gradient to that of what came in; the weights' are added to the sums."""
 
     def __init__(self, forward: _Forward, weights: ParameterTuple, sums: ParameterTuple):
@@ -85,8 +83,8 @@ class _LastLoss(nn.Cell):
         return loss if self.factor is None else self.scale_gradient(loss, self.factor)
 
 
-class _Last(nn.Cell):
-    """The last stage's way there and back at once."""
+class LossAndBackward(nn.Cell):
+    """The last stage's way there and back at once; the loss's sums are the last of `sums`."""
 
     def __init__(self, loss: _LastLoss, weights: ParameterTuple, sums: ParameterTuple):
         super().__init__()
@@ -138,9 +136,9 @@ class PipelineTrainer(Trainer):
         self._forward = _Forward(decoder, mesh.place.first)
         if mesh.place.last:
             last = _LastLoss(decoder, self._factor)
-            self._last, self._measure = _Last(last, weights, sums), _LastSums(last)
+            self._last, self._measure = LossAndBackward(last, weights, sums), _LastSums(last)
         else:
-            self._backward = _Backward(self._forward, weights, sums)
+            self._backward = Backward(self._forward, weights, sums)
         self._tied = self.names.index("embedding") if mesh.ends and decoder.tied_head else None
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
@@ -236,17 +234,3 @@ class PipelineTrainer(Trainer):
         begin = time.perf_counter()
         send(x, self._place.at(stage=stage), self._group)
         self._exchanged += time.perf_counter() - begin
-
-
-def make_trainer(
-    shape: Architecture,
-    decoder: Decoder,
-    optimizer: OptimizerConfig,
-    mesh: Mesh,
-    loss_scale: LossScale | None = None,
-) -> Trainer:
-    """The trainer of this process's part of a model of `shape`."""
-    local, counted = local_shape(shape, mesh.place), is_counted(shape, mesh.place)
-    if mesh.pipeline is not None:
-        return PipelineTrainer(local, decoder, optimizer, mesh, counted, loss_scale)
-    return Trainer(local, decoder, optimizer, mesh=mesh, counted=counted, loss_scale=loss_scale)

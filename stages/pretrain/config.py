@@ -248,6 +248,10 @@ class PretrainConfig(StageConfig):
     """A rolling checkpoint (`.../checkpoints/step-...`) of another run to go on from, optimiser and
     place in the data included, for example in another layout: its batch, seed and corpus must be
     the same. Default: from this run's own, or from the start."""
+    recompute: bool = False
+    """Whether only what goes into each layer is kept for the way back, and the layer computed again
+    there: a third more arithmetic, the same numbers, the memory of one layer. The stages of a
+    pipeline do so anyway. Default false."""
     max_nonfinite_steps: int = Field(default=10, gt=0)
     """A step whose loss or gradient is not finite is skipped; so many in a row end the run.
     Default 10."""
@@ -283,6 +287,11 @@ class PretrainConfig(StageConfig):
             raise ValueError(
                 f"model.max_positions {longest} is less than batch.sequence_length "
                 f"{self.batch.sequence_length}; leave it out or raise it"
+            )
+        if self.recompute and self.parallel.pipeline > 1:
+            raise ValueError(
+                f"recompute: is true; the stages of parallel.pipeline {self.parallel.pipeline} are "
+                "computed again already, leave it out"
             )
         if isinstance(self.model, ModelConfig):
             problems = list(self.parallel.layout.misfits(**self.model.divided()))

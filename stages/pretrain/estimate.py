@@ -26,6 +26,7 @@ class Work:
     micro_size: int
     """Sequences a process takes at once."""
     precision: Precision = "fp32"
+    recompute: bool = False
 
     @property
     def micro_batches(self) -> int:
@@ -94,11 +95,12 @@ def _memory_at(work: Work, stage: int) -> Memory:
     halved = work.precision != "fp32"
     # Sums over micro-batches stand beside the gradients of the one at hand, and the update takes
     # a copy of them.
-    accumulated = work.micro_batches > 1 or layout.pipeline > 1
+    accumulated = work.micro_batches > 1 or layout.pipeline > 1 or work.recompute
+    at_once = held // work.shape.layers if work.recompute else held
     sliced = FP32 * share if layout.zero and not halved else 0  # what AdamW's kernel works on
     return Memory(
         weights=work.number * held,
-        gradients=work.number * held + (2 * FP32 * held if accumulated else 0),
+        gradients=work.number * at_once + (2 * FP32 * held if accumulated else 0),
         optimizer=2 * FP32 * share,
         masters=FP32 * share if halved else sliced,
         activations=_activations(work, place),
@@ -123,7 +125,7 @@ def _activations(work: Work, place: Place) -> int:
     shape, layout, rows = work.shape, work.layout, work.rows
     layers = len(layout.layers(place.stage, shape.layers))
     each = layer_activations(shape, layout.tensor, work.sequence_length)
-    kept = layers * each
+    kept = each + layers * shape.hidden_size if work.recompute else layers * each
     # cos and sin repeated for all heads, and the bias likewise.
     heads = shape.heads // layout.tensor
     rotated = heads + shape.kv_heads // layout.tensor
@@ -171,7 +173,8 @@ def _ring(processes: int) -> float:
 def flops(work: Work) -> int:
     """Of the matrix products of one step, over all processes: forward once, backward twice.
 
-    With pipeline stages the forward pass is made twice, save on the last.
+    With recomputation the layers' forward pass is made twice; with pipeline stages that of all
+    stages but the last.
     """
     shape, length = work.shape, work.sequence_length
     queries = shape.heads * shape.head_dim
@@ -181,7 +184,7 @@ def flops(work: Work) -> int:
     )
     head = shape.vocab_size * shape.hidden_size
     attention = 2 * shape.layers * queries * length  # q k^T and p v, over all keys
-    again = 0.0
+    again = 2.0 * (in_layers + attention) if work.recompute else 0.0
     if work.layout.pipeline > 1:
         last = len(work.layout.layers(work.layout.pipeline - 1, shape.layers))
         again = (1 - last / shape.layers) * 2 * (in_layers + attention)

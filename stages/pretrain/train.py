@@ -26,10 +26,10 @@ from stages.engine.mesh import Place
 from stages.engine.model import Decoder
 from stages.engine.parallel import Group
 from stages.engine.peak import measured_peak
-from stages.engine.pipeline import make_trainer
 from stages.engine.precision import LossScale, check_device
 from stages.engine.settings import learning_rate
 from stages.engine.stopping import StopRequest, dying_at_once, watching
+from stages.engine.trainers import make_trainer
 from stages.engine.training import Batch, StepResult, Trainer
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.data import Windows, step_samples, validation_batches
@@ -347,7 +347,7 @@ def _make_trainer(
     else:
         shards.load(decoder, shape, place, resume_from.tensors())
     scale = _loss_scale(config, resume_from.state if resume_from else None)
-    trainer = make_trainer(shape, decoder, config.optimizer, found, scale)
+    trainer = make_trainer(shape, decoder, config.optimizer, found, scale, config.recompute)
     if resume_from is not None:
         means, squares = resume_from.moments()
         trainer.set_state(

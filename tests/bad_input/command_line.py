@@ -149,6 +149,12 @@ VALUES = [
         "pretrain.parallel.pipeline=9",
     ),
     config(
+        "stages of a pipeline computed again twice",
+        "recompute: is true; the stages of parallel.pipeline 2 are computed again already",
+        "pretrain.parallel.pipeline=2",
+        "pretrain.recompute=true",
+    ),
+    config(
         "AdamW's state divided over one process",
         "pretrain.parallel: zero 1 divides AdamW's state over data processes, and data is 1",
         "pretrain.parallel.zero=1",

@@ -39,7 +39,7 @@ ONE = Layout()
 def work(layout: Layout = ONE, micro: int = 1, **changes: Any) -> Work:
     values: dict[str, Any] = {"sequences": 64, "precision": "bf16", "shape": LLAMA_7B} | changes
     shape, sequences, precision = (values[k] for k in ("shape", "sequences", "precision"))
-    return Work(shape, layout, 2048, sequences, micro, precision)
+    return Work(shape, layout, 2048, sequences, micro, precision, values.get("recompute", False))
 
 
 def test_seven_billion_in_half_precision_take_twelve_bytes_each_before_activations() -> None:
@@ -64,6 +64,12 @@ def test_layouts_divide_what_they_say() -> None:
     assert tensor.logits == whole.logits // 8
     stages = memory(work(Layout(pipeline=8)))
     assert whole.weights / 8 < stages.weights < whole.weights / 7
+
+
+def test_recomputed_layers_keep_only_what_came_in() -> None:
+    plain, again = memory(work()), memory(work(recompute=True))
+    assert again.activations < plain.activations / 5
+    assert again.weights == plain.weights
 
 
 def test_flops_are_six_a_parameter_and_a_token_beside_attention() -> None:
