@@ -36,7 +36,7 @@ LAYOUTS: list[tuple[str, str, dict[str, int], dict[str, Any], float]] = [
     ("t2p2", "grouped", {"tensor": 2, "pipeline": 2}, {}, 1e-5),
     ("d2p2z", "grouped", {"data": 2, "pipeline": 2, "zero": 1}, {}, 1e-5),
 ]
-HALF = {"precision": "fp16", "gradients": False}
+HALF: dict[str, Any] = {"precision": "fp16", "gradients": False, "steps": 10}
 HALVES = {"half": {}, "half-t2": {"tensor": 2}, "half-p2": {"pipeline": 2}}
 
 
@@ -102,8 +102,8 @@ def test_a_checkpoint_of_parts_would_be_that_of_one(results: Callable[[str], Any
 
 
 def test_half_precision_trains_in_layouts_too(results: Callable[[str], Any]) -> None:
-    """Products in fp16, all else in float32: near to float32, and as near to each other."""
-    whole = results("grouped")["losses"]
+    """Products in fp16, all else in float32: near to float32."""
+    whole = results("grouped")["losses"][: HALF["steps"]]
     for name in HALVES:
         assert 0 < np.abs(results(name)["losses"] - whole).max() <= 0.02, name
 
