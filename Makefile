@@ -6,13 +6,13 @@ export DO_NOT_TRACK = 1
 LAYOUTS = tests/integration/test_layouts.py tests/integration/test_pretrain_layouts.py \
 	tests/integration/test_machines.py
 
-.PHONY: quickstart test layouts lint peers javascript doctor up schema lock clean
+.PHONY: quickstart test layouts lint peers javascript browser doctor up schema lock clean
 
 quickstart: .venv/installed  ## from text to a released model, no network, minutes on two cores
 	.venv/bin/mindcycle run configs/quickstart.yaml
 
 test: lint  ## what must hold
-	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript \
+	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript --ignore=tests/browser \
 	  $(addprefix --ignore=,$(LAYOUTS)) -n auto --maxprocesses 8 --dist loadgroup
 
 layouts: .venv/installed  ## every layout of processes trains like one; slow, so apart from the rest
@@ -28,6 +28,9 @@ peers: .venv-peers/installed  ## the same numbers in transformers, peft, OpenVIN
 
 javascript: .venv/installed build/javascript/installed  ## the bundle in transformers.js: in Node, and in a browser
 	.venv/bin/python -m pytest tests/javascript
+
+browser: .venv/browser  ## a person at Prefect's interface: Chromium against a real server
+	.venv/bin/python -m pytest tests/browser
 
 doctor: .venv/installed  ## is this machine fit?
 	.venv/bin/mindcycle doctor
@@ -59,6 +62,10 @@ clean:  ## the environments and caches; never a store
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python $(PIP) install -r requirements.lock -r requirements-peers.lock
 	.venv-peers/bin/python $(PIP) install --no-deps --editable .
+	@touch $@
+
+.venv/browser: .venv/installed requirements-browser.lock
+	.venv/bin/python $(PIP) install -r requirements-browser.lock
 	@touch $@
 
 # No install scripts: onnxruntime-node's would fetch CUDA.

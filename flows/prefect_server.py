@@ -21,8 +21,8 @@ from pathlib import Path
 from artifacts.errors import BadInput, StageFailed
 from flows.stage_process import SUPERVISOR
 
-START_SECONDS = 180.0
-"""The first start migrates a new database, half a minute on a busy machine."""
+START_SECONDS = 600.0
+"""The first start migrates a new database: seconds, or minutes where others have the cores."""
 HERE = "server.json"
 """In the home: where `mindcycle up` listens."""
 
