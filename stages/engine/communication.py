@@ -28,20 +28,25 @@ class AllReduce:
 
 
 def all_reduces(
-    shape: Architecture, mesh: Mesh, rows: int, micro_batches: int, over_data: Sequence[int]
+    shape: Architecture,
+    mesh: Mesh,
+    rows: int,
+    micro_batches: int,
+    over_data: Sequence[int],
+    computes_again: bool,
 ) -> "Counter[AllReduce]":
     """Those that one process makes inside the graphs of a step, with how many of each.
 
     `shape` is what this process builds, `rows` are the tokens of a micro-batch, `over_data` the
-    numbers in each of those over the data processes.
+    numbers in each of those over the data processes; who `computes_again` on the way back makes its
+    way forward twice.
     """
     place = mesh.place
     found: Counter[AllReduce] = Counter()
     if mesh.data is not None:
         found.update(AllReduce(mesh.data, numbers) for numbers in over_data)
     if mesh.tensor is not None:
-        # A stage before the last computes its way forward twice.
-        forward = 1 if place.last else 2
+        forward = 2 if computes_again else 1
         times = shape.layers * (2 * forward + 2) + place.first * forward + place.last
         found[AllReduce(mesh.tensor, rows * shape.hidden_size)] += micro_batches * times
         if place.last:

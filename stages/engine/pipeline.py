@@ -134,6 +134,7 @@ class PipelineTrainer(Trainer):
         self._group, self._place = mesh.pipeline, mesh.place
         sums, weights = self._make_sums(), self._optimizer.weights
         self._forward = _Forward(decoder, mesh.place.first)
+        self._computes_again = not mesh.place.last
         if mesh.place.last:
             last = _LastLoss(decoder, self._factor)
             self._last, self._measure = LossAndBackward(last, weights, sums), _LastSums(last)

@@ -72,6 +72,7 @@ class RecomputeTrainer(Trainer):
         super().__init__(
             architecture, decoder, optimizer, mesh=mesh, counted=counted, loss_scale=loss_scale
         )
+        self._computes_again = True
         self._all_sums = self._make_sums()
         self._layers = [self._named(f"layers.{i}.") for i in range(architecture.layers)]
         self._any_layer = _AnyLayer(decoder)

@@ -229,6 +229,7 @@ class Trainer:
     ):
         self.architecture, self.decoder = architecture, decoder
         self.loss_scale = loss_scale
+        self._computes_again = False
         # The name is the path in the decoder, which a wrapping cell must not lengthen.
         for name, parameter in decoder.parameters_and_names():
             parameter.name = name
@@ -280,7 +281,11 @@ class Trainer:
         All processes must call it at the same time.
         """
         over_data = [*self._reduce.numbers(), *self._optimizer.row_numbers()]
-        return measure(all_reduces(self.architecture, self._mesh, rows, micro_batches, over_data))
+        return measure(
+            all_reduces(
+                self.architecture, self._mesh, rows, micro_batches, over_data, self._computes_again
+            )
+        )
 
     def _set_factor(self, batch: Batch) -> None:
         if self.loss_scale is not None and self._factor is not None:

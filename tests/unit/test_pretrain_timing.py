@@ -41,16 +41,19 @@ def test_flops_of_a_step_do_not_depend_on_the_layout() -> None:
     assert of() == of(parallel={"data": 2}) > 0
 
 
-@pytest.mark.parametrize("pipeline", [1, 2])
-def test_all_reduces_of_a_step(pipeline: int) -> None:
+@pytest.mark.parametrize(("pipeline", "recompute"), [(1, False), (1, True), (2, False)])
+def test_all_reduces_of_a_step(pipeline: int, recompute: bool) -> None:
     layout = Layout(data=2, tensor=2, pipeline=pipeline)
     shape = tiny(layers=4)
     for stage in range(pipeline):
         place = Place(layout, stage * 4)
         mesh = Mesh(place, data="d", tensor="t")
-        found = all_reduces(local_shape(shape, place), mesh, 10, 3, [7, 7, 9])
+        again = recompute or not place.last
+        found = all_reduces(local_shape(shape, place), mesh, 10, 3, [7, 7, 9], again)
         assert (found[AllReduce("d", 7)], found[AllReduce("d", 9)]) == (2, 1)
-        if pipeline == 1:  # 4 a layer, the embedding's and the head's
+        if recompute:  # 6 a layer, the embedding's twice and the head's
+            streams = 4 * 6 + 3
+        elif pipeline == 1:  # 4 a layer, the embedding's and the head's
             streams = 4 * 4 + 2
         elif stage == 0:  # 2 forward twice, 2 backward; the embedding's twice
             streams = 2 * 6 + 2
