@@ -157,7 +157,7 @@ def test_every_deployment_s_flow_takes_its_own_defaults_and_what_its_form_sends(
 
     entries = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())
     names = [each["entrypoint"].partition(":")[2] for each in entries["deployments"]]
-    assert len(names) == 10
+    assert len(names) == 12
     for name in names:
         one = getattr(flows, name)
         assert one.validate_parameters({})["changes"].overrides() == []

@@ -60,7 +60,7 @@ def test_up(home, tmp_path):
     assert addresses(process) == {"127.0.0.1"}
 
     deployments = server.call("/deployments/filter", {})
-    assert len(deployments) == 10
+    assert len(deployments) == 12
     assert {d["name"] for d in deployments} == {"default"}
     # Nothing of this machine's folders is in them: workers elsewhere can take their runs.
     assert str(ROOT) not in json.dumps(deployments)
