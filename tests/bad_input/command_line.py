@@ -188,9 +188,10 @@ VALUES = [
         "pretrain.parallel={data: 2, nodes: 2, master: 'host:70777'}",
     ),
     config(
-        "half precision, which is not built",
-        "precision: bf16 is not built (MindSpore lacks operators to train in it on CPU); use fp32",
+        "bf16 on CPU",
+        "pretrain: precision: is 'bf16', in which MindSpore has no matrix product on CPU",
         "pretrain.precision=bf16",
+        "pretrain.device=CPU",
     ),
     config(
         "an odd head size",
