@@ -3,8 +3,7 @@
 PYTHON ?= python3
 PIP = -m pip --disable-pip-version-check --quiet
 export DO_NOT_TRACK = 1
-LAYOUTS = tests/integration/test_layouts.py tests/integration/test_pretrain_layouts.py \
-	tests/integration/test_machines.py
+SLOW_LAYOUTS = tests/integration/test_pretrain_layouts.py tests/integration/test_machines.py
 
 .PHONY: quickstart test layouts lint peers javascript browser doctor up schema lock clean
 
@@ -13,10 +12,10 @@ quickstart: .venv/installed  ## from text to a released model, no network, minut
 
 test: lint  ## what must hold
 	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript --ignore=tests/browser \
-	  $(addprefix --ignore=,$(LAYOUTS)) -n auto --maxprocesses 8 --dist loadgroup
+	  $(addprefix --ignore=,$(SLOW_LAYOUTS)) -n auto --maxprocesses 8 --dist loadgroup
 
-layouts: .venv/installed  ## every layout of processes trains like one; slow, so apart from the rest
-	.venv/bin/python -m pytest $(LAYOUTS)
+layouts: .venv/installed  ## every layout trains like one, killed too, on several machines too; slow
+	.venv/bin/python -m pytest tests/integration/test_layouts.py $(SLOW_LAYOUTS)
 
 lint: .venv/installed
 	.venv/bin/ruff check .

@@ -17,6 +17,9 @@ from tests.exact_gradients import exact_gradients
 from tests.layouts import SEQUENCES, batch_of, shape_of
 from tests.tiny_models import random_weights
 
+# The first test waits for all layouts to have run.
+pytestmark = pytest.mark.timeout(1800)
+
 STEPS = 50
 UNTIED = {"tied_head": False}
 REFERENCES: dict[str, dict[str, Any]] = {
