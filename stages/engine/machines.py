@@ -103,6 +103,14 @@ class Link:
             return self._words.popleft()
         return None if self._gone is None else {"gone": self._gone}
 
+    def awaited(self) -> dict[str, Any]:
+        """The next word, waited for. Raises the other's failure if that is what comes."""
+        while (word := self.word()) is None:
+            time.sleep(LOOK_SECONDS / 4)
+        if failure := self.failure(word):
+            raise failure.error()
+        return word
+
     def _readable(self) -> bool:
         return bool(select.select([self.connection], [], [], 0)[0])
 
@@ -139,14 +147,9 @@ class Team:
     def wait_for_start(self) -> tuple[str, int, str]:
         """The scheduler's host and port, and the file. Raises StageFailed if there is no start."""
         (link,) = self.links
-        while True:
-            word = link.word()
-            if word is None:
-                time.sleep(LOOK_SECONDS / 4)
-            elif failure := link.failure(word):
-                raise failure.error()
-            elif "scheduler" in word:
-                return link.peer, int(word["scheduler"]), str(word["mark"])
+        while "scheduler" not in (word := link.awaited()):
+            pass
+        return link.peer, int(word["scheduler"]), str(word["mark"])
 
     def failure(self, seconds: float = 0.0) -> Failure | None:
         """What has failed elsewhere, waiting for such news at most so long."""
@@ -290,16 +293,10 @@ def _find(machines: Machines, work: str, done: Callable[[], bool], links: list[L
     link = Link(connection, 0, machines.timeout_seconds)
     links.append(link)
     link.say(machine=machines.rank, of=machines.count, work=work)
-    while True:
-        word = link.word()
-        if word is None:
-            time.sleep(LOOK_SECONDS / 4)
-        elif failure := link.failure(word):
-            raise failure.error()
-        elif "refused" in word:
-            raise BadInput(f"pretrain.{word['refused']}")
-        else:
-            return True
+    word = link.awaited()
+    if "refused" in word:
+        raise BadInput(f"pretrain.{word['refused']}")
+    return True
 
 
 @contextlib.contextmanager
