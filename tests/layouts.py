@@ -20,7 +20,6 @@ from artifacts.architecture import Architecture
 from stages.engine import parallel, shards
 from stages.engine.groups import ALONE, Mesh, mesh, summed
 from stages.engine.mesh import Layout, Place, is_divided
-from stages.engine.pipeline import PipelineTrainer
 from stages.engine.precision import LossScale
 from stages.engine.settings import OptimizerConfig
 from stages.engine.trainers import make_trainer
@@ -66,11 +65,7 @@ def train(case: dict[str, Any], found: Mesh) -> dict[str, np.ndarray]:
         mine = range(place.data * micro, SEQUENCES, place.layout.data * micro)
         batches = [batch_of(step, range(i, i + micro)) for i in mine]
         if step == 0 and case.get("gradients"):
-            if isinstance(trainer, PipelineTrainer):
-                trainer.accumulate_all(batches)
-            else:
-                for batch in batches:
-                    trainer.accumulate(batch)
+            trainer.accumulate_all(batches)
             gradients = trainer.accumulated()
             out |= {f"gradient {n}": v for n, v in whole(shape, found, gradients, True).items()}
             trainer.drop()

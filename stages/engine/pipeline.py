@@ -16,9 +16,9 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from artifacts.architecture import Architecture
 from stages.engine.groups import Mesh, receive, send, summed
 from stages.engine.model import Decoder
-from stages.engine.precision import LossScale, ScaleGradient
+from stages.engine.precision import LossScale
 from stages.engine.settings import OptimizerConfig
-from stages.engine.training import Batch, StepResult, Trainer, _sums
+from stages.engine.training import Batch, StepResult, Sum, Trainer, _sums
 
 
 class _Forward(nn.Cell):
@@ -71,16 +71,12 @@ class Backward(nn.Cell):
 class _LastLoss(nn.Cell):
     def __init__(self, decoder: Decoder, factor: Parameter | None):
         super().__init__()
-        self.decoder, self.factor = decoder, factor
-        self.sum = ops.ReduceSum()
-        self.scale_gradient = ScaleGradient()
+        self.decoder, self.sum = decoder, Sum(factor)
 
     def construct(
         self, came: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
     ) -> Tensor:
-        x = self.decoder.through(came, cos, sin, bias)
-        loss = self.sum(self.decoder.end(x, labels_BT))
-        return loss if self.factor is None else self.scale_gradient(loss, self.factor)
+        return self.sum(self.decoder.end(self.decoder.through(came, cos, sin, bias), labels_BT))
 
 
 class LossAndBackward(nn.Cell):
@@ -144,12 +140,7 @@ class PipelineTrainer(Trainer):
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
         """One optimiser step over this data share's micro-batches, all of one shape."""
-        self._set_factor(batches[0])
-        self.accumulate_all(batches)
-        self._join_stages()
-        scalars = self._optimizer.scalars(self.updates + 1, learning_rate)
-        assert self._apply is not None
-        return self._result(self._apply(*scalars))
+        return self._step_by_sums(batches, learning_rate)
 
     def _join_stages(self) -> None:
         """Sum over stages what several hold: the loss's sums, the gradient of a tied embedding.

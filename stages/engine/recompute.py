@@ -9,15 +9,15 @@ and so it is compiled once, however many layers there are.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from artifacts.architecture import Architecture
 from stages.engine.groups import Mesh
 from stages.engine.model import Decoder
 from stages.engine.pipeline import Backward, LossAndBackward
-from stages.engine.precision import LossScale, ScaleGradient
+from stages.engine.precision import LossScale
 from stages.engine.settings import OptimizerConfig
-from stages.engine.training import Batch, StepResult, Trainer
+from stages.engine.training import Batch, StepResult, Sum, Trainer
 
 
 class _Embed(nn.Cell):
@@ -46,15 +46,12 @@ class _AnyLayer(nn.Cell):
 class _EndLoss(nn.Cell):
     def __init__(self, decoder: Decoder, factor: Parameter | None):
         super().__init__()
-        self.decoder, self.factor = decoder, factor
-        self.sum = ops.ReduceSum()
-        self.scale_gradient = ScaleGradient()
+        self.decoder, self.sum = decoder, Sum(factor)
 
     def construct(
         self, x: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
     ) -> Tensor:
-        loss = self.sum(self.decoder.end(x, labels_BT))
-        return loss if self.factor is None else self.scale_gradient(loss, self.factor)
+        return self.sum(self.decoder.end(x, labels_BT))
 
 
 class RecomputeTrainer(Trainer):
@@ -91,11 +88,7 @@ class RecomputeTrainer(Trainer):
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
         """One optimiser step over this process's micro-batches, all of one shape."""
-        self._set_factor(batches[0])
-        for batch in batches:
-            self.accumulate(batch)
-        assert self._apply is not None
-        return self._result(self._apply(*self._optimizer.scalars(self.updates + 1, learning_rate)))
+        return self._step_by_sums(batches, learning_rate)
 
     def accumulate(self, batch: Batch) -> None:
         """Add one micro-batch's gradients to the accumulators."""

@@ -55,20 +55,31 @@ class StepResult:
     """What went by in exchanges between graphs, waiting for another process included."""
 
 
+class Sum(nn.Cell):
+    """The sum of losses; with `factor`, its gradient comes multiplied by that."""
+
+    def __init__(self, factor: Parameter | None):
+        super().__init__()
+        self.factor = factor
+        self.sum = ops.ReduceSum()
+        self.scale_gradient = ScaleGradient()
+
+    def construct(self, losses: Tensor) -> Tensor:
+        loss = self.sum(losses)
+        return loss if self.factor is None else self.scale_gradient(loss, self.factor)
+
+
 class _SumLoss(nn.Cell):
-    """The sum of a micro-batch's losses; with `factor`, its gradient comes multiplied by that."""
+    """The sum of a micro-batch's losses."""
 
     def __init__(self, decoder: Decoder, factor: Parameter | None):
         super().__init__()
-        self.decoder, self.factor = decoder, factor
-        self.sum = ops.ReduceSum()
-        self.scale_gradient = ScaleGradient()
+        self.decoder, self.sum = decoder, Sum(factor)
 
     def construct(
         self, ids_BT: Tensor, labels_BT: Tensor, cos: Tensor, sin: Tensor, bias: Tensor
     ) -> Tensor:
-        loss = self.sum(self.decoder.losses(ids_BT, labels_BT, cos, sin, bias))
-        return loss if self.factor is None else self.scale_gradient(loss, self.factor)
+        return self.sum(self.decoder.losses(ids_BT, labels_BT, cos, sin, bias))
 
 
 class _Reduce(nn.Cell):
@@ -125,7 +136,7 @@ class _Whole(nn.Cell):
     def __init__(self, loss: _SumLoss, reduce: _Reduce, optimizer: AdamW):
         super().__init__()
         self.loss, self.reduce, self.optimizer = loss, reduce, optimizer
-        self.factor = loss.factor
+        self.factor = loss.sum.factor
         self.gradient = ops.value_and_grad(loss, None, optimizer.weights)
 
     def construct(
@@ -262,18 +273,23 @@ class Trainer:
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
         """One optimiser step over this process's micro-batches, all of one shape."""
-        scalars = self._optimizer.scalars(self.updates + 1, learning_rate)
+        if len(batches) > 1:
+            return self._step_by_sums(batches, learning_rate)
         self._set_factor(batches[0])
-        if len(batches) == 1:
-            if self._whole is None:
-                self._whole = _Whole(self._loss, self._reduce, self._optimizer)
-            found = self._whole(*self._inputs(batches[0]), *scalars)
-        else:
-            for batch in batches:
-                self.accumulate(batch)
-            assert self._apply is not None
-            found = self._apply(*scalars)
-        return self._result(found)
+        if self._whole is None:
+            self._whole = _Whole(self._loss, self._reduce, self._optimizer)
+        scalars = self._optimizer.scalars(self.updates + 1, learning_rate)
+        return self._result(self._whole(*self._inputs(batches[0]), *scalars))
+
+    def _step_by_sums(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
+        self._set_factor(batches[0])
+        self.accumulate_all(batches)
+        self._join_stages()
+        assert self._apply is not None
+        return self._result(self._apply(*self._optimizer.scalars(self.updates + 1, learning_rate)))
+
+    def _join_stages(self) -> None:
+        """Sum what several stages hold, where there are several."""
 
     def collective_seconds(self, rows: int, micro_batches: int) -> float:
         """What the collectives inside a step's graphs take alone, with `rows` tokens a micro-batch.
@@ -307,6 +323,11 @@ class Trainer:
             sums = self._make_sums()
             self._accumulate = _Accumulate(self._loss, self._optimizer.weights, sums)
         self._accumulate(*self._inputs(batch))
+
+    def accumulate_all(self, batches: Sequence[Batch]) -> None:
+        """Add all micro-batches' gradients to the accumulators."""
+        for batch in batches:
+            self.accumulate(batch)
 
     def _make_sums(self) -> ParameterTuple:
         """Empty accumulators of the gradients and of [loss, tokens], and the update from them."""
