@@ -3,7 +3,6 @@
 import os
 import tempfile
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 # The examples are cheap but the machine may be busy: time is no reason to fail.
@@ -23,13 +22,3 @@ os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-
-EACH_ALONE = ("tests/unit/", "tests/integration/test_bad_input.py")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share what is slow to make, and stay on one worker; those above do not."""
-    for item in items:
-        if not item.nodeid.startswith(EACH_ALONE):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -82,10 +82,18 @@ def report_in(store: Path) -> Path:
     return found
 
 
-def test_a_model_is_scored_and_the_report_is_part_of_the_chain(place: Path) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> tuple[Path, str]:
+    """The report of a whole evaluation, and what it printed."""
     code, out, err = run(place, "first")
     assert code == 0, err
-    directory = report_in(place / "store")
+    return report_in(place / "store"), out
+
+
+def test_a_model_is_scored_and_the_report_is_part_of_the_chain(
+    place: Path, undisturbed: tuple[Path, str]
+) -> None:
+    directory, out = undisturbed
     report, items = read_report(directory), read_items(directory)
     assert report.conditions.backend == "mindspore"
     assert report.model.digest == read_manifest(place / "store/hf-model" / ("1" * 16)).digest
@@ -105,7 +113,9 @@ def test_a_model_is_scored_and_the_report_is_part_of_the_chain(place: Path) -> N
     assert "done already" in run(place, "first")[1]
 
 
-def test_killed_and_started_again_the_report_is_the_same(place: Path) -> None:
+def test_killed_and_started_again_the_report_is_the_same(
+    place: Path, undisturbed: tuple[Path, str]
+) -> None:
     process = start(place, "killed", store="other")
     partial = place / "other/eval-report"
     deadline = time.monotonic() + 240
@@ -121,7 +131,7 @@ def test_killed_and_started_again_the_report_is_the_same(place: Path) -> None:
     code, out, err = run(place, "again", store="other")
     assert code == 0, err
     assert "going on after" in out
-    whole, resumed = report_in(place / "store"), report_in(place / "other")
+    whole, resumed = undisturbed[0], report_in(place / "other")
     assert read_manifest(resumed).digest == read_manifest(whole).digest
 
 
