@@ -96,15 +96,14 @@ class Place:
 
     def start(self, home: Path | None) -> float:
         """Seconds from the command's start until a stage's process is started."""
-        self.seed += 1
         begin = time.time()
-        self._timed("stage", "corpus", TINY, "--set", f"corpus.seed={self.seed}", home=home)
+        fresh = (word for override in self._fresh() for word in ("--set", override))
+        self._timed("stage", "corpus", TINY, *fresh, home=home)
         return self._last_start() - begin
 
     def deployed(self, server: Server, name: str, fresh: bool) -> float:
         """Seconds of a deployment's run: until it has ended, or its `fresh` stage has started."""
-        self.seed += 1
-        overrides = [f"corpus.seed={self.seed}"] if fresh else []
+        overrides = self._fresh() if fresh else []
         begin = time.time()
         run = server.start(
             f"{name}/default", config=TINY, store=str(self.store), overrides=overrides
@@ -112,6 +111,11 @@ class Place:
         state = server.wait(run, "Completed", "Skipped", "Failed", "Crashed", seconds=600)
         assert state == ("Completed" if fresh else "Skipped")
         return (self._last_start() if fresh else time.time()) - begin
+
+    def _fresh(self) -> list[str]:
+        """Overrides that make the corpus a new one; any seed's has documents to validate with."""
+        self.seed += 1
+        return [f"corpus.seed={self.seed}", "corpus.validation_share=0.2"]
 
     def _last_start(self) -> float:
         """When the last stage's request was written, just before its process was started."""

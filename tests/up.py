@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,16 @@ class Server:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.loads(response.read() or "null")
+        for pause in (1, 2, 4, 8, None):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return json.loads(response.read() or "null")
+            except urllib.error.HTTPError as error:
+                # Its database is locked for now: Prefect's own clients try again too.
+                if error.code != 503 or pause is None:
+                    raise
+                time.sleep(pause)
+        raise AssertionError
 
     def start(self, deployment: str, **parameters: Any) -> str:
         """Start a deployment; the id of its run."""
