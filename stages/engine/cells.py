@@ -136,11 +136,12 @@ class Rotate(nn.Cell):
 
 
 class Attention(nn.Cell):
-    """softmax(q k^T + bias) v per head, grouped queries sharing their key/value head.
+    """softmax(q k^T + bias) v per head, causal, grouped queries sharing their key/value head.
 
-    Takes rotated heads [N, (H+K)*E] (the 1/sqrt(E) is in the rotation), values [N, K*E] and a bias
-    [B, K, G, T, T] or one that broadcasts to it. Returns the result [N, H*E] and what the gradient
-    needs.
+    Takes rotated heads [N, (H+K)*E] (the 1/sqrt(E) is in the rotation), values [N, K*E] and biases:
+    one [B, K, G, T, T] or what broadcasts to it; or, in two halves, one for the first T/2 queries,
+    which see the first T/2 keys alone, [B, K, G, T/2, T/2], and one for the others,
+    [B, K, G, T/2, T]. Returns the result [N, H*E] and what the gradient needs.
     """
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int, precision: Precision = "fp32"):
@@ -153,46 +154,94 @@ class Attention(nn.Cell):
         self.softmax = ops.Softmax()
         self.transpose = ops.Transpose()
         self.slice = ops.Slice()
-        self.sum = ops.ReduceSum(keep_dims=True)
-        self.concat = ops.Concat(axis=1)
-        self.concat_last = ops.Concat(axis=2)
+        self.sum_features = ops.MatMul()
+        self.concat_heads = ops.Concat(axis=1)
+        self.concat_time = ops.Concat(axis=2)
+        self.concat_keys = ops.Concat(axis=1)
+        self.concat_features = ops.Concat(axis=2)
 
-    def construct(self, qk: Tensor, v: Tensor, bias: Tensor) -> Any:
-        time = bias.shape[-1]
+    def construct(self, qk: Tensor, v: Tensor, biases: Any) -> Any:
+        time = biases[-1].shape[-1]
         batch = qk.shape[0] // time
         heads, kv_heads, dim = self.heads, self.kv_heads, self.head_dim
         qk = self.transpose(ops.reshape(qk, (batch, time, heads + kv_heads, dim)), (0, 2, 1, 3))
-        q = self.slice(qk, (0, 0, 0, 0), (batch, heads, time, dim))
         k = self.slice(qk, (0, heads, 0, 0), (batch, kv_heads, time, dim))
         v = self.transpose(ops.reshape(v, (batch, time, kv_heads, dim)), (0, 2, 1, 3))
-        q = ops.reshape(q, (batch * kv_heads, self.group * time, dim))
         k = ops.reshape(k, (batch * kv_heads, time, dim))
         v = ops.reshape(v, (batch * kv_heads, time, dim))
-        scores = self.product_bt(q, k)
-        scores = ops.reshape(scores, (batch, kv_heads, self.group, time, time)) + bias
-        p = self.softmax(ops.reshape(scores, (batch * kv_heads, self.group * time, time)))
-        o = self.product(p, v)
-        joined = self.transpose(ops.reshape(o, (batch, heads, time, dim)), (0, 2, 1, 3))
-        return ops.reshape(joined, (batch * time, heads * dim)), q, k, v, p, o
+        if len(biases) == 1:
+            q = self.slice(qk, (0, 0, 0, 0), (batch, heads, time, dim))
+            kept: Any = (self._attend(q, k, v, biases[0]),)
+            o = kept[0][0]
+        else:
+            half = time // 2
+            q_early = self.slice(qk, (0, 0, 0, 0), (batch, heads, half, dim))
+            q_late = self.slice(qk, (0, 0, half, 0), (batch, heads, half, dim))
+            early = self._attend(q_early, self._first(k, half), self._first(v, half), biases[0])
+            late = self._attend(q_late, k, v, biases[1])
+            kept = (early, late)
+            o = self.concat_time((early[0], late[0]))
+        joined = self.transpose(o, (0, 2, 1, 3))
+        return ops.reshape(joined, (batch * time, heads * dim)), kept
 
-    def bprop(self, qk: Tensor, v: Tensor, bias: Tensor, out: Any, dout: Any) -> Any:
-        time = bias.shape[-1]
+    def _attend(self, q_BHSE: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Any:
+        """Result [B, H, S, E] of S queries over keys and values [B*K, T, E]; and q, k, v, p."""
+        batch, _, queries, dim = q_BHSE.shape
+        keys, kv_heads = k.shape[1], self.kv_heads
+        q = ops.reshape(q_BHSE, (batch * kv_heads, self.group * queries, dim))
+        scores = ops.reshape(self.product_bt(q, k), (batch, kv_heads, self.group, queries, keys))
+        scores = ops.reshape(scores + bias, (batch * kv_heads, self.group * queries, keys))
+        p = self.softmax(scores)
+        return ops.reshape(self.product(p, v), q_BHSE.shape), q, k, v, p
+
+    def bprop(self, qk: Tensor, v: Tensor, biases: Any, out: Any, dout: Any) -> Any:
+        time = biases[-1].shape[-1]
         batch = qk.shape[0] // time
         heads, kv_heads, dim = self.heads, self.kv_heads, self.head_dim
-        _, q, k, v_heads, p, o = out
+        kept = out[1]
         do = self.transpose(ops.reshape(dout[0], (batch, time, heads, dim)), (0, 2, 1, 3))
-        do = ops.reshape(do, (batch * kv_heads, self.group * time, dim))
+        if len(biases) == 1:
+            dq, dk, dv = self._back(do, kept[0])
+        else:
+            half = time // 2
+            do_early = self.slice(do, (0, 0, 0, 0), (batch, heads, half, dim))
+            do_late = self.slice(do, (0, 0, half, 0), (batch, heads, half, dim))
+            dq_early, dk_early, dv_early = self._back(do_early, kept[0])
+            dq_late, dk, dv = self._back(do_late, kept[1])
+            dq = self.concat_time((dq_early, dq_late))
+            dk, dv = self._add_to_first(dk_early, dk), self._add_to_first(dv_early, dv)
+        dk = ops.reshape(dk, (batch, kv_heads, time, dim))
+        dqk = self.transpose(self.concat_heads((dq, dk)), (0, 2, 1, 3))
+        dv = self.transpose(ops.reshape(dv, (batch, kv_heads, time, dim)), (0, 2, 1, 3))
+        none: Any = ()
+        for bias in biases:
+            none = (*none, ops.zeros_like(bias))
+        return ops.reshape(dqk, qk.shape), ops.reshape(dv, v.shape), none
+
+    def _back(self, do_BHSE: Tensor, kept: Any) -> Any:
+        """Gradients of q [B, H, S, E] and of k and v [B*K, T, E], of what `_attend` gave."""
+        o, q, k, v, p = kept
+        do = ops.reshape(do_BHSE, q.shape)
         dv = self.product_at(p, do)
         # ds = (dp - sum(dp * p)) * p. The sum over keys equals sum(do * o) over features, and one
         # more feature in the product subtracts it without a broadcast over [T, T].
-        minus_one = ops.fill(mindspore.float32, (batch * kv_heads, time, 1), -1.0)
-        do_more = self.concat_last((do, self.sum(do * o, -1)))
-        ds = self.product_bt(do_more, self.concat_last((v_heads, minus_one))) * p
-        dq = ops.reshape(self.product(ds, k), (batch, heads, time, dim))
-        dk = ops.reshape(self.product_at(ds, q), (batch, kv_heads, time, dim))
-        dqk = self.transpose(self.concat((dq, dk)), (0, 2, 1, 3))
-        dv = self.transpose(ops.reshape(dv, (batch, kv_heads, time, dim)), (0, 2, 1, 3))
-        return ops.reshape(dqk, qk.shape), ops.reshape(dv, v.shape), ops.zeros_like(bias)
+        ones = ops.fill(mindspore.float32, (self.head_dim, 1), 1.0)
+        products = ops.reshape(do_BHSE * o, (-1, self.head_dim))
+        total = ops.reshape(self.sum_features(products, ones), (*q.shape[:2], 1))
+        minus_one = ops.fill(mindspore.float32, (*v.shape[:2], 1), -1.0)
+        do_more = self.concat_features((do, total))
+        ds = self.product_bt(do_more, self.concat_features((v, minus_one))) * p
+        return ops.reshape(self.product(ds, k), do_BHSE.shape), self.product_at(ds, q), dv
+
+    def _first(self, x: Tensor, time: int) -> Tensor:
+        """The first keys of [B*K, T, E]."""
+        return self.slice(x, (0, 0, 0), (x.shape[0], time, x.shape[2]))
+
+    def _add_to_first(self, first: Tensor, x: Tensor) -> Tensor:
+        """x [B*K, T, E] with `first` added to its first keys."""
+        count, time = first.shape[:2]
+        rest = self.slice(x, (0, time, 0), (count, x.shape[1] - time, x.shape[2]))
+        return self.concat_keys((self._first(x, time) + first, rest))
 
 
 class SwiGLU(nn.Cell):
@@ -208,9 +257,10 @@ class SwiGLU(nn.Cell):
         return silu * up, sigmoid, silu
 
     def bprop(self, gate: Tensor, up: Tensor, out: Any, dout: Any) -> Any:
-        _, sigmoid, silu = out
+        # up * silu'(gate) = up * (sigmoid + silu * (1 - sigmoid)), in the fewest passes.
+        y, sigmoid, silu = out
         dy = dout[0]
-        return dy * up * (sigmoid + silu * (1.0 - sigmoid)), dy * silu
+        return dy * (y + sigmoid * (up - y)), dy * silu
 
 
 class RowLoss(nn.Cell):

@@ -14,6 +14,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from artifacts.architecture import Architecture
 from artifacts.rope import scaled
+from stages.engine.causal import halves
 from stages.engine.cells import (
     MASKED,
     Attention,
@@ -252,10 +253,10 @@ class Layer(nn.Cell):
         self.adapts_up, self.adapts_down = "up_proj" in targets, "down_proj" in targets
 
     def construct(
-        self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor, bias: Tensor
+        self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor, biases: Any
     ) -> Tensor:
         qk, v = self.project(x, cos, sin, half_turn_EE)
-        return self.finish(x, self.attention(qk, v, bias)[0])
+        return self.finish(x, self.attention(qk, v, biases)[0])
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor, half_turn_EE: Tensor) -> Any:
         """Rotated queries and keys [N, (H+K)*E] and values [N, K*E]: what attention takes."""
@@ -326,6 +327,7 @@ class Decoder(nn.Cell):
         self.rotated = shape.heads + shape.kv_heads
         self.half_turn_EE = Tensor(half_turn(shape.head_dim))
         self.logits = ops.MatMul(transpose_b=True)
+        self.slice = ops.Slice()
         if part.vocabulary is None:
             self.gather, self.row_loss = ops.Gather(), RowLoss(shape.tied_head)
         else:
@@ -340,26 +342,32 @@ class Decoder(nn.Cell):
 
     def through(self, x: Tensor, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> Tensor:
         """The stream [N, D] after the layers; see `rotation` and `causal_bias` for the inputs."""
-        cos, sin, bias = self.repeated(cos_NE, sin_NE, bias)
+        cos, sin, biases = self.repeated(cos_NE, sin_NE, bias)
         for layer in self.layers:
-            x = layer(x, cos, sin, self.half_turn_EE, bias)
+            x = layer(x, cos, sin, self.half_turn_EE, biases)
         return x
 
     def another_layer(self) -> Layer:
         """A layer of this decoder's shape, beside its own and without adapters."""
         return Layer(self._shape, {}, self._group, self.precision)
 
-    def repeated(
-        self, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The constants as layers take them: repeated once, since broadcasting in each layer would
-        cost more."""
+    def repeated(self, cos_NE: Tensor, sin_NE: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """The constants as layers take them: the biases of all queries or of two halves of them.
+
+        Repeated once, since broadcasting in each layer would cost more.
+        """
         cos, sin = ops.tile(cos_NE, (1, self.rotated)), ops.tile(sin_NE, (1, self.rotated))
-        sequences = cos_NE.shape[0] // bias.shape[-1]
+        time = bias.shape[-1]
+        sequences = cos_NE.shape[0] // time
         repeats = (sequences // bias.shape[0], self.kv_heads, self.group, 1, 1)
-        if repeats[0] * repeats[1] * repeats[2] * bias.size <= LARGEST_REPEATED_BIAS:
-            bias = ops.tile(bias, repeats)
-        return cos, sin, bias
+        if repeats[0] * repeats[1] * repeats[2] * bias.size > LARGEST_REPEATED_BIAS:
+            repeats = (1, 1, 1, 1, 1)
+        if not halves(time):
+            return cos, sin, (ops.tile(bias, repeats),)
+        rows, half = bias.shape[0], time // 2
+        early = self.slice(bias, (0, 0, 0, 0, 0), (rows, 1, 1, half, half))
+        late = self.slice(bias, (0, 0, 0, half, 0), (rows, 1, 1, half, time))
+        return cos, sin, (ops.tile(early, repeats), ops.tile(late, repeats))
 
     def end(self, x: Tensor, labels_BT: Tensor) -> Tensor:
         """Cross-entropy of each row [N] in nats; zero where the label is negative."""

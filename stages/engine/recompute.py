@@ -39,8 +39,8 @@ class _AnyLayer(nn.Cell):
         self.decoder, self.layer = decoder, decoder.another_layer()
 
     def construct(self, x: Tensor, cos: Tensor, sin: Tensor, bias: Tensor) -> Tensor:
-        cos, sin, bias = self.decoder.repeated(cos, sin, bias)
-        return self.layer(x, cos, sin, self.decoder.half_turn_EE, bias)
+        cos, sin, biases = self.decoder.repeated(cos, sin, bias)
+        return self.layer(x, cos, sin, self.decoder.half_turn_EE, biases)
 
 
 class _EndLoss(nn.Cell):

@@ -261,6 +261,6 @@ SPEC = StageSpec(
         "adapter": Input(("adapter",), required=False),
         "corpus": Input(("corpus",), required=False),
     },
-    code_version=2,
+    code_version=3,
     resumes=True,
 )

@@ -65,5 +65,5 @@ SPEC = StageSpec(
     makes="proof",
     config=ProofConfig,
     inputs={"bundle": Input(("onnx-bundle",)), "model": Input(("hf-model",))},
-    code_version=1,
+    code_version=2,
 )

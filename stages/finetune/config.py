@@ -275,7 +275,7 @@ SPEC = StageSpec(
         "corpus": Input(("corpus",), required=False),
         "adapter": Input(("adapter",), required=False),
     },
-    code_version=1,
+    code_version=2,
     trains=True,
     resumes=True,
 )
@@ -285,7 +285,7 @@ FULL = StageSpec(
     makes="hf-model",
     config=FinetuneConfig,
     inputs={role: SPEC.inputs[role] for role in ("model", "corpus")},
-    code_version=2,
+    code_version=3,
     trains=True,
     resumes=True,
 )

@@ -347,7 +347,7 @@ SPEC = StageSpec(
         "corpus": Input(("corpus",)),
         "initial": Input(("checkpoint", "hf-model"), required=False),
     },
-    code_version=2,
+    code_version=3,
     trains=True,
     resumes=True,
 )

@@ -6,7 +6,7 @@ from mindspore import Parameter, Tensor, nn
 
 from artifacts.architecture import Architecture
 from stages.convert.reference import reference_logits
-from stages.engine import runtime, weights
+from stages.engine import causal, runtime, weights
 from stages.engine.groups import data_mesh
 from stages.engine.model import Decoder, Lora
 from stages.engine.optimizer import AdamW
@@ -98,11 +98,12 @@ def test_gradients_are_the_slopes_of_a_float64_loss(changes: dict[str, object]) 
         assert abs(ours - slope) <= 5e-6 * np.linalg.norm(gradient), name
 
 
+@pytest.mark.parametrize("length", [10, causal.HALVED_FROM])
 @pytest.mark.parametrize("changes", [{}, {"family": "qwen3", "layers": 2, "tied_head": False}])
-def test_gradients_are_those_of_float64(changes: dict[str, object]) -> None:
+def test_gradients_are_those_of_float64(changes: dict[str, object], length: int) -> None:
     shape = architecture(**changes)
     tensors = random_tensors(shape, seed=1)
-    batch = random_batch(shape, 3, 10, seed=2)
+    batch = random_batch(shape, 3, length, seed=2)
     trainer, _ = trainer_for(shape, tensors)
     trainer.accumulate(batch)
     exact = exact_gradients(shape, tensors, batch.ids_BT, batch.labels_BT)
@@ -111,6 +112,30 @@ def test_gradients_are_those_of_float64(changes: dict[str, object]) -> None:
     for name, gradient in exact.items():
         apart = np.linalg.norm(found[name].astype(np.float64) - gradient)
         assert apart <= 3e-6 * np.linalg.norm(gradient), name
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_attention_in_halves_is_attention(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = "llama" if window is None else "mistral"
+    shape = architecture(family=family, layers=2, max_positions=256, sliding_window=window)
+    tensors = random_tensors(shape, seed=1)
+    plain = random_batch(shape, 2, 200, seed=2)
+    documents = np.repeat([[0, 1, 2, 3], [0, 0, 0, 4]], 50, axis=1)
+    packed = Batch(plain.ids_BT, plain.labels_BT, documents)
+
+    def gradients() -> dict[str, np.ndarray]:
+        trainer, _ = trainer_for(shape, tensors)
+        trainer.accumulate_all([plain, packed])
+        return trainer.accumulated()
+
+    assert causal.halves(200)
+    halved = gradients()
+    monkeypatch.setattr(causal, "HALVED_FROM", 1000)
+    for name, whole in gradients().items():
+        apart = np.linalg.norm(halved[name] - whole)
+        assert 0 < apart <= 2e-6 * np.linalg.norm(whole), name
 
 
 def test_loss_counts_labelled_tokens_only() -> None:
