@@ -38,7 +38,7 @@ class ReadPrefix(nn.Cell):
             heads = layer.attention
             _, k, values = _by_head(heads, qk, v, 1)
             found += [k, values]
-            x = layer.finish(x, heads(qk, v, causal)[0])
+            x = layer.finish(x, heads(qk, v, (causal,))[0])
         return tuple(found)
 
 
