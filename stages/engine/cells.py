@@ -154,7 +154,7 @@ class Attention(nn.Cell):
         self.softmax = ops.Softmax()
         self.transpose = ops.Transpose()
         self.slice = ops.Slice()
-        self.sum_features = ops.MatMul()
+        self.sum = ops.ReduceSum(keep_dims=True)
         self.concat_heads = ops.Concat(axis=1)
         self.concat_time = ops.Concat(axis=2)
         self.concat_keys = ops.Concat(axis=1)
@@ -220,16 +220,13 @@ class Attention(nn.Cell):
 
     def _back(self, do_BHSE: Tensor, kept: Any) -> Any:
         """Gradients of q [B, H, S, E] and of k and v [B*K, T, E], of what `_attend` gave."""
-        o, q, k, v, p = kept
-        do = ops.reshape(do_BHSE, q.shape)
+        o_BHSE, q, k, v, p = kept
+        do, o = ops.reshape(do_BHSE, q.shape), ops.reshape(o_BHSE, q.shape)
         dv = self.product_at(p, do)
         # ds = (dp - sum(dp * p)) * p. The sum over keys equals sum(do * o) over features, and one
         # more feature in the product subtracts it without a broadcast over [T, T].
-        ones = ops.fill(mindspore.float32, (self.head_dim, 1), 1.0)
-        products = ops.reshape(do_BHSE * o, (-1, self.head_dim))
-        total = ops.reshape(self.sum_features(products, ones), (*q.shape[:2], 1))
         minus_one = ops.fill(mindspore.float32, (*v.shape[:2], 1), -1.0)
-        do_more = self.concat_features((do, total))
+        do_more = self.concat_features((do, self.sum(do * o, -1)))
         ds = self.product_bt(do_more, self.concat_features((v, minus_one))) * p
         return ops.reshape(self.product(ds, k), do_BHSE.shape), self.product_at(ds, q), dv
 
@@ -257,10 +254,9 @@ class SwiGLU(nn.Cell):
         return silu * up, sigmoid, silu
 
     def bprop(self, gate: Tensor, up: Tensor, out: Any, dout: Any) -> Any:
-        # up * silu'(gate) = up * (sigmoid + silu * (1 - sigmoid)), in the fewest passes.
-        y, sigmoid, silu = out
+        _, sigmoid, silu = out
         dy = dout[0]
-        return dy * (y + sigmoid * (up - y)), dy * silu
+        return dy * up * (sigmoid + silu * (1.0 - sigmoid)), dy * silu
 
 
 class RowLoss(nn.Cell):
