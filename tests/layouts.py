@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from artifacts.architecture import Architecture
-from stages.engine import parallel, shards
+from stages.engine import causal, parallel, shards
 from stages.engine.groups import ALONE, Mesh, mesh, summed
 from stages.engine.mesh import Layout, Place, is_divided
 from stages.engine.precision import LossScale
@@ -27,6 +27,7 @@ from stages.engine.training import Batch
 from tests.tiny_models import random_weights, tiny
 
 LENGTH, SEQUENCES = 16, 8
+WHOLE = causal.HALVED_FROM
 OPTIMIZER = OptimizerConfig(learning_rate=4e-3, beta2=0.98, clip_norm=0.5)
 
 
@@ -52,6 +53,7 @@ def batch_of(step: int, samples: range) -> Batch:
 def train(case: dict[str, Any], found: Mesh) -> dict[str, np.ndarray]:
     """Losses, gradients of the first step and weights; whole on every process."""
     shape, place = shape_of(case), found.place
+    causal.HALVED_FROM = case.get("halved_from", WHOLE)
     precision = case.get("precision", "fp32")
     decoder = shards.make_decoder(shape, found, precision)
     shards.load(decoder, shape, place, random_weights(shape))

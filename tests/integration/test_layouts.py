@@ -32,12 +32,12 @@ LAYOUTS: list[tuple[str, str, dict[str, int], dict[str, Any], float]] = [
     ("t2", "qwen3", {"tensor": 2}, {}, 1e-5),
     ("p2", "untied", {"pipeline": 2}, {}, 1e-5),
     ("d2z", "grouped", {"data": 2, "zero": 1}, {}, 1e-5),
-    ("t2r", "untied", {"tensor": 2}, {"recompute": True}, 1e-5),
+    ("t2r", "untied", {"tensor": 2}, {"recompute": True, "halved_from": 16}, 1e-5),
     ("t4", "grouped", {"tensor": 4}, {}, 2e-5),
     ("p4", "grouped", {"pipeline": 4}, {}, 1e-5),
     ("d2t2", "untied", {"data": 2, "tensor": 2}, {}, 1e-5),
     ("t2p2", "grouped", {"tensor": 2, "pipeline": 2}, {}, 1e-5),
-    ("d2p2z", "grouped", {"data": 2, "pipeline": 2, "zero": 1}, {}, 1e-5),
+    ("d2p2z", "grouped", {"data": 2, "pipeline": 2, "zero": 1}, {"halved_from": 16}, 1e-5),
 ]
 HALF: dict[str, Any] = {"precision": "fp16", "gradients": False, "steps": 10}
 HALVES = {"half": {}, "half-t2": {"tensor": 2}, "half-p2": {"pipeline": 2}}
