@@ -8,15 +8,16 @@ from pydantic import AfterValidator
 DType = Literal["fp32", "bf16", "fp16"]
 """Type in which weights are stored."""
 
-UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def size_in_bytes(text: str) -> int:
     """Bytes of a size such as `2GB`. Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?B)", text.strip().upper())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B)", text.strip().upper())
     size = int(float(match[1]) * UNITS[match[2]]) if match else 0
     if size <= 0:
-        raise ValueError("a number above 0 with KB, MB, GB, KiB, MiB or GiB would be right")
+        raise ValueError("a number above 0 and a unit from KB to TB or KiB to TiB would be right")
     return size
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.errors import BadInput
+from artifacts.fields import UNITS, size_in_bytes
 from artifacts.json_files import read_object
 from flows.columns import columns
 from flows.lifecycle import RunConfig, load_config
@@ -16,8 +17,6 @@ from stages.engine.settings import Precision
 from stages.pretrain import estimate
 from stages.pretrain.estimate import Memory, Work
 
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 WARMUP = (0.01, 0.1)
 """Customary shares of the steps that warm up."""
 
@@ -32,23 +31,16 @@ def print_plan(
 ) -> None:
     """Print everything that follows from the config. Raises BadInput; starts nothing."""
     config = load_config(RunConfig, path, overrides)
-    room = None if device_memory is None else parse_size(device_memory)
+    room = None if device_memory is None else _bytes_of(device_memory)
     work = work_of(config, precision)
     print(_text(config, work, room, devices, reference_tokens))
 
 
-def parse_size(text: str) -> int:
-    """`64GiB` as bytes. Raises BadInput."""
-    for unit, size in UNITS.items():
-        if text.endswith(unit):
-            try:
-                number = float(text.removesuffix(unit))
-            except ValueError:
-                break
-            if 0 < number < float("inf"):
-                return int(number * size)
-            break
-    raise BadInput(f"--device-memory: is {text}; a number and a unit such as 64GiB would be right")
+def _bytes_of(text: str) -> int:
+    try:
+        return size_in_bytes(text)
+    except ValueError as error:
+        raise BadInput(f"--device-memory: is {text}; {error}") from None
 
 
 def work_of(config: RunConfig, precision: Precision) -> Work:
@@ -73,7 +65,7 @@ def work_of(config: RunConfig, precision: Precision) -> Work:
     )
 
 
-def measured_peak(size: int = 1024, tries: int = 5) -> float:
+def numpy_peak(size: int = 1024, tries: int = 5) -> float:
     """FLOP/s of this machine's float32 matrix product, the best of several."""
     a = np.random.default_rng(0).standard_normal((size, size), np.float32)
     best = float("inf")
@@ -135,7 +127,7 @@ def _memory_table(work: Work, memory: Memory) -> str:
 
 
 def _step_table(config: RunConfig, work: Work) -> str:
-    layout, peak = work.layout, measured_peak()
+    layout, peak = work.layout, numpy_peak()
     travels, work_flops = estimate.traffic(work), estimate.flops(work)
     here = work.tokens / estimate.seconds(work, peak, shared=True)
     rows = [

@@ -113,7 +113,7 @@ def _execute(planned: Planned, run: Run) -> Manifest:
         if manifest is not None:
             print(f"{spec.name}: done already: {planned.final}", flush=True)
             return manifest
-        with turn(spec.name) if spec.trains else contextlib.nullcontext():
+        with _turn(spec):
             try:
                 manifest = _work(planned, run)
             except OSError as error:
@@ -122,11 +122,16 @@ def _execute(planned: Planned, run: Run) -> Manifest:
     return manifest
 
 
+def _turn(spec: StageSpec) -> contextlib.AbstractContextManager[object]:
+    """Trainings take turns on a machine."""
+    return turn(spec.name) if spec.trains else contextlib.nullcontext()
+
+
 def _help(planned: Planned, run: Run) -> Manifest:
     """Lend processes to the machine that holds the lock, and see it finish."""
     spec = planned.spec
     if planned.finished() is None:
-        with turn(spec.name) if spec.trains else contextlib.nullcontext():
+        with _turn(spec):
             run(_job(planned))
     # Until it is published; a machine that dies over it gives the lock up.
     with exclusive(planned.lock):

@@ -214,6 +214,10 @@ class Batches:
             found += order[offset : offset + self.size - len(found)].tolist()
         return found
 
+    def tokens(self, step: int) -> int:
+        """Input tokens of a step, without padding."""
+        return sum(len(self.rows[index].inputs) for index in self.indices(step))
+
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of a step, int32 [size, width]; padding is on the right, unlearned."""
         return self.filled(self.indices(step))

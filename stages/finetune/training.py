@@ -5,6 +5,7 @@ from stages.engine import runtime  # isort: skip
 
 import contextlib
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -205,11 +206,16 @@ def train(
     with watching() as stop, MetricsFile(work / "logs" / "metrics.csv", history) as metrics:
         first = len(history)
         for step in range(first, steps):
+            begin = time.perf_counter()
             with dying_at_once() if step == first else contextlib.nullcontext():
                 row = _step(trainer, config, batches, step, steps)
+            speed = batches.tokens(step) / (time.perf_counter() - begin)
             history = np.vstack([history, row])
             metrics.add(step + 1, row)
-            progress.update(step + 1, loss=f"{row[0]:.4f}", lr=f"{row[3]:.2e}")
+            values = {"loss": f"{row[0]:.4f}", "lr": f"{row[3]:.2e}"}
+            if step > first:  # the first step compiles
+                values["tokens/s"] = f"{speed:,.0f}"
+            progress.update(step + 1, **values)
             if _due(stop, step + 1, config):
                 save_state(work, trainer.state(history))
             if stop.requested:

@@ -119,7 +119,7 @@ VALUES = [
         "a size without a unit",
         (
             "convert.max_shard_size: is '2 potatoes'; ",
-            "a number above 0 with KB, MB, GB, KiB, MiB or GiB would be right",
+            "a number above 0 and a unit from KB to TB or KiB to TiB would be right",
         ),
         "convert.max_shard_size=2 potatoes",
     ),

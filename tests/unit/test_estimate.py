@@ -8,7 +8,7 @@ import pytest
 
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
-from flows.planning import parse_size, print_plan
+from flows.planning import print_plan
 from stages.engine.mesh import Layout
 from stages.pretrain.estimate import (
     Work,
@@ -135,6 +135,6 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("text", ["64", "GiB", "-1GiB", "nanGiB", "infGiB", "64 bananas", "0GB"])
 def test_a_size_needs_a_number_and_a_unit(text: str) -> None:
-    with pytest.raises(BadInput, match="a number and a unit such as 64GiB would be right"):
-        parse_size(text)
-    assert parse_size("1.5GiB") == 3 << 29
+    said = f"--device-memory: is {text}; a number above 0 and a unit"
+    with pytest.raises(BadInput, match=said):
+        print_plan(Path("configs/quickstart.yaml"), [], text, 8, "fp32", None)
