@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from stages.engine.settings import learning_rate
 from stages.engine.stopping import StopRequest, dying_at_once, watching
 from stages.engine.trainers import make_trainer
 from stages.engine.training import Batch, StepResult, Trainer
+from stages.pretrain.background import Background
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.data import Windows, step_samples, validation_batches
 from stages.pretrain.finish import write_artifact
@@ -69,7 +71,7 @@ def train(
     if group.rank > 0:  # signals are rank 0's business; the others end when it has written
         run.to_the_end(StopRequest(), contextlib.nullcontext)
         return
-    with watching() as stop:
+    with watching() as stop, run.background:
         run.to_the_end(stop, dying_at_once)
         run.finish()
 
@@ -105,6 +107,7 @@ class Run:
         )
         self.state = resume_from.state if resume_from else _start(config)
         self.rolling = Rolling(work / CHECKPOINTS, config.checkpoint.keep)
+        self.background = Background()
         self.writes = group.rank == 0
         self.writes_parts = place.layout.tensor * place.layout.pipeline > 1
         self.validation_loss: float | None = None
@@ -162,6 +165,7 @@ class Run:
         return self.writes_parts or self.mesh.place.layout.zero > 0
 
     def _step(self) -> None:
+        self.background.check()
         config, step = self.config, self.state.step + 1
         rate = learning_rate(step, config.steps, config.optimizer.learning_rate, config.schedule)
         begin = time.perf_counter()
@@ -272,12 +276,10 @@ class Run:
         if self.writes_parts:
             self._save_parts(means, squares)
         elif self.writes:
-            self.rolling.save(
-                self.state,
-                weights.read_base(self.decoder, self.shape),
-                dict(weights.to_hf(self.shape, means)),
-                dict(weights.to_hf(self.shape, squares)),
-            )
+            # Copies: the next step changes what these would otherwise be pages of.
+            tensors = {n: v.copy() for n, v in weights.read_base(self.decoder, self.shape).items()}
+            whole = (dict(weights.to_hf(self.shape, moments)) for moments in (means, squares))
+            self.background.start(partial(self.rolling.save, self.state, tensors, *whole))
         self._saved_step = self.state.step
         self._unreported.checkpoint += time.perf_counter() - begin
 
@@ -302,6 +304,7 @@ class Run:
         if self._saved_step != self.state.step:
             self._save()
         if self.writes:
+            self.background.wait()
             print(f"pretrain: wrote a checkpoint at step {self.state.step}", flush=True)
             stop.raise_it()
 
@@ -309,6 +312,7 @@ class Run:
         """Turn the last checkpoint into the artifact."""
         if not self.writes:
             return
+        self.background.wait()
         self.recorder.close()
         self.times.add(self._unreported)
         print(f"pretrain: {self.times.sentence()}", flush=True)

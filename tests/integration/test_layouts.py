@@ -88,12 +88,14 @@ def test_a_layout_trains_like_one_process(
         length = np.linalg.norm(gradient)
         a, b = (found[f"gradient {key}"].astype(np.float64) for found in (ours, one))
         own = np.linalg.norm(b - gradient) / length
-        # float32 itself leaves one process up to 2.7e-6 from float64 where norms per head cancel
-        # (torch's float32: 2.3e-6). Two that are each so far off may be twice that apart.
-        limit = max(1e-6, 2 * own) if reference == "qwen3" else 1e-6
+        # float32 itself leaves one process some way from float64 where norms per head cancel: 2.7e-6
+        # on one processor (torch's float32: 2.3e-6), 4.7e-6 on another, which adds up in another
+        # order. Two that are each so far off may be twice that apart.
+        cancels = reference == "qwen3"
+        limit = max(1e-6, 2 * own) if cancels else 1e-6
         assert np.linalg.norm(a - b) <= limit * length, key
         assert np.linalg.norm(a - gradient) <= max(1e-6, 2 * own) * length, key
-        assert own <= 4e-6, key
+        assert own <= (1e-5 if cancels else 4e-6), key
 
 
 def test_a_checkpoint_of_parts_would_be_that_of_one(results: Callable[[str], Any]) -> None:
