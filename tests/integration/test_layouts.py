@@ -89,8 +89,8 @@ def test_a_layout_trains_like_one_process(
         a, b = (found[f"gradient {key}"].astype(np.float64) for found in (ours, one))
         own = np.linalg.norm(b - gradient) / length
         # float32 itself leaves one process some way from float64 where norms per head cancel:
-        # 2.7e-6 on one processor (torch's float32: 2.3e-6), 4.7e-6 on another with wider vectors. Two that
-        # are each so far off may be twice that apart.
+        # 2.7e-6 on one processor (torch's float32: 2.3e-6), 4.7e-6 on another with wider vectors.
+        # Two that are each so far off may be twice that apart.
         cancels = reference == "qwen3"
         limit = max(1e-6, 2 * own) if cancels else 1e-6
         assert np.linalg.norm(a - b) <= limit * length, key
