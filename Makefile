@@ -12,7 +12,7 @@ quickstart: .venv/installed  ## from text to a released model, no network, minut
 
 test: lint  ## what must hold
 	.venv/bin/python -m pytest tests --ignore=tests/peers --ignore=tests/javascript --ignore=tests/browser \
-	  $(addprefix --ignore=,$(SLOW_LAYOUTS)) -n auto --maxprocesses 8 --dist loadfile
+	  $(addprefix --ignore=,$(SLOW_LAYOUTS)) -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 layouts: .venv/installed  ## every layout trains like one, killed too, on several machines too; slow
 	.venv/bin/python -m pytest tests/integration/test_layouts.py $(SLOW_LAYOUTS)
