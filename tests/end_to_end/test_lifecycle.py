@@ -128,6 +128,16 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(done, tmp_path)
     assert digests(store) == digests(done[0])
 
 
+def test_a_bundle_that_misses_its_floor_is_not_released(copy):
+    shutil.rmtree(copy / "release")
+    rules = "gate_bundle.rules=[{rule: floor, task: world_mmlu_continuation, at_least: 0.99}]"
+    changes = ("--set", "export.precision=int8", "--set", rules)
+    ran = mindcycle("run", TINY, "--no-prefect", "--store", copy, *changes)
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    assert "Rejected by gate-bundle" in ran.stdout
+    assert not (copy / "release").exists()
+
+
 def test_an_impossible_floor_rejects_by_name_and_exports_nothing(copy, tmp_path):
     for kind in ("onnx-bundle", "release", "eval-report"):
         shutil.rmtree(copy / kind)
