@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -50,7 +51,8 @@ class Outcome:
     stop_seconds: float = 0.0
     stop_code: int | None = None
     cut_streams: list[str] = field(default_factory=list)
-    """How streams ended that ran when the server was stopped."""
+    """How streams ended that ran when the server was stopped: done, error (it says that it is not
+    whole), refused (503), or anything else, which is wrong."""
 
     @property
     def growth_mb(self) -> float:
@@ -131,10 +133,27 @@ async def _load(
     statuses: Counter[str] = Counter()
     waits: list[float] = []
     end = time.monotonic() + outcome.seconds
-    drawn = 0
 
-    async def client(number: int, http: httpx.AsyncClient) -> None:
-        nonlocal drawn
+    async def whole(body: dict[str, Any]) -> str | None:
+        response = await http.post("/v1/completions", json=body)
+        statuses[str(response.status_code)] += 1
+        return str(response.json()["choices"][0]["text"]) if response.is_success else None
+
+    async def streamed(body: dict[str, Any], leave: bool) -> str:
+        text, begin = "", time.monotonic()
+        async with http.stream("POST", "/v1/completions", json=body) as response:
+            statuses[str(response.status_code)] += 1
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    if not text:
+                        waits.append(time.monotonic() - begin)
+                    piece = json.loads(line[6:])
+                    text += piece["choices"][0]["text"] if "choices" in piece else line
+                    if leave and len(text) > 3:
+                        break
+        return text
+
+    async def client(number: int) -> None:
         rng = np.random.default_rng(number)
         while time.monotonic() < end:
             which = int(rng.integers(len(prompts)))
@@ -142,30 +161,16 @@ async def _load(
             stream = leave or number % 2 == 0
             body = {"model": MODEL, "prompt": prompts[which], "temperature": 0}
             body |= {"max_tokens": tokens, "stream": stream}
-            begin = time.monotonic()
-            if not stream:
-                response = await http.post("/v1/completions", json=body)
-                statuses[str(response.status_code)] += 1
-                text = response.json()["choices"][0]["text"] if response.is_success else None
-            else:
-                text = ""
-                async with http.stream("POST", "/v1/completions", json=body) as response:
-                    statuses[str(response.status_code)] += 1
-                    async for line in response.aiter_lines():
-                        if line.startswith("data: {"):
-                            if not text:
-                                waits.append(time.monotonic() - begin)
-                            text += json.loads(line[6:])["choices"][0]["text"]
-                            if leave and len(text) > 3:
-                                break
-                if leave:
-                    outcome.left += 1
-                    if not wanted[which].startswith(text):
-                        outcome.wrong.append(f"{prompts[which]}: {text!r} begins otherwise")
-                    continue
-            outcome.answers += 1
-            drawn += tokens
-            if text != wanted[which]:
+            try:
+                text = await (streamed(body, leave) if stream else whole(body))
+            except httpx.TransportError as error:
+                outcome.wrong.append(f"{prompts[which]}: no answer: {error!r}")
+                continue
+            outcome.left += leave
+            outcome.answers += not leave
+            if leave and not wanted[which].startswith(text or ""):
+                outcome.wrong.append(f"{prompts[which]}: {text!r} begins otherwise")
+            if not leave and text != wanted[which]:
                 outcome.wrong.append(f"{prompts[which]}: {text!r}, alone {wanted[which]!r}")
 
     async def watch() -> None:
@@ -175,8 +180,11 @@ async def _load(
 
     async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as http:
         begin = time.monotonic()
-        await asyncio.gather(watch(), *(client(i, http) for i in range(outcome.clients)))
-        outcome.tokens_per_second = drawn / (time.monotonic() - begin)
+        await asyncio.gather(watch(), *(client(i) for i in range(outcome.clients)))
+        seconds = time.monotonic() - begin
+        page = (await http.get("/metrics")).text
+        drawn = page.partition("\nmindcycle_answer_tokens_total ")[2].partition("\n")[0]
+        outcome.tokens_per_second = float(drawn) / seconds
         outcome.first_token_median_ms = float(np.median(waits) * 1000) if waits else 0.0
         outcome.statuses = dict(statuses)
         await _stop_while_streaming(server, http, prompts[0], outcome)
@@ -192,6 +200,8 @@ async def _stop_while_streaming(
         body = {"model": MODEL, "prompt": prompt, "temperature": 0, "stream": True}
         last = "nothing"
         async with http.stream("POST", "/v1/completions", json=body) as response:
+            if response.status_code == 503:
+                return "refused"
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
                     begun.set()
@@ -219,7 +229,8 @@ def main() -> None:
     outcome = run_load(given.bundle, given.clients, given.seconds, given.tokens)
     shown = asdict(outcome) | {"wrong": outcome.wrong[:5], "growth_mb": outcome.growth_mb}
     print(json.dumps(shown, indent=1))
-    sys.exit(bool(outcome.wrong or outcome.stop_code))
+    ends = {"done", "error", "refused"}
+    sys.exit(bool(outcome.wrong or outcome.stop_code or set(outcome.cut_streams) - ends))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -77,6 +77,7 @@ class Server:
             exception_handlers={
                 MindCycleError: _refused,  # type: ignore[dict-item]
                 HTTPException: _http_error,  # type: ignore[dict-item]
+                ClientDisconnect: _left,  # type: ignore[dict-item]
                 Exception: _broken,
             },
         )
@@ -242,6 +243,11 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     message = said[error.status_code] if generic else error.detail
     body = error_object(message, "invalid_request_error")
     return JSONResponse(body, error.status_code, error.headers)
+
+
+async def _left(request: Request, error: ClientDisconnect) -> Response:
+    """The client left before it had sent its request whole; nobody reads this."""
+    return Response(status_code=LEFT)
 
 
 async def _broken(request: Request, error: Exception) -> Response:

@@ -20,6 +20,9 @@ from stages.evaluate.sampling import Sampling
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WITHIN = 5.0
 """Seconds that connections have to close after the last answer."""
+KEPT = 75
+"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs, since one
+that the server closed first could be closed under the client's next request."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def serve(
             access_log=False,
             server_header=False,
             lifespan="off",
+            timeout_keep_alive=KEPT,
             timeout_graceful_shutdown=round(place.grace + WITHIN),
         )
         host, port = listening.getsockname()[:2]

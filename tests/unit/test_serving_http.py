@@ -1,5 +1,6 @@
 """The endpoint: OpenAI's shapes, every wrong request a sentence, and no job left behind."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -235,6 +236,22 @@ def test_wrong_requests(client: TestClient, path: str, body: Any, status: int, s
 def test_wrong_places(client: TestClient, method: str, path: str, status: int, says: str) -> None:
     response = client.request(method, path)
     assert (response.status_code, says in response.json()["error"]["message"]) == (status, True)
+
+
+def test_who_leaves_in_the_middle_of_a_request_is_counted(client: TestClient) -> None:
+    """Not a failure of the server's: no trace in its log."""
+    said: list[Any] = [{"type": "http.request", "body": b"{", "more_body": True}]
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": []}
+
+    async def receive() -> Any:
+        return said.pop() if said else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody listens."""
+
+    asyncio.run(client.app(scope, receive, send))  # type: ignore[arg-type]
+    wanted = f'mindcycle_requests_total{{path="{COMPLETIONS}",status="499"}} 1.0'
+    assert wanted in client.get("/metrics").text
 
 
 class SlowModel:
