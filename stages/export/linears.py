@@ -22,10 +22,6 @@ BLOCK = 32
 """Weights of one row that share a scale in int4."""
 
 
-SMALL = 1 << 20
-"""Bytes of float32 that are rounded at a time."""
-
-
 class Linears(Protocol):
     """What bundle and decoder ask of a precision."""
 
@@ -124,12 +120,12 @@ class Int8:
         if weight.ndim == 1:
             yield Stored(name, "<f4", weight.shape, row_blocks(weight, "<f4"))
             return
-        largest = [np.abs(block).max(axis=1) for block in row_blocks(weight, "<f4", SMALL)]
+        largest = [np.abs(block).max(axis=1) for block in row_blocks(weight, "<f4")]
         scale_N = np.maximum(np.concatenate(largest) / 127, np.finfo(np.float32).tiny)
         if name == EMBEDDING:
             blocks = (
                 _bytes(block / scale[:, None])
-                for block, scale in _with_scales(row_blocks(weight, "<f4", SMALL), scale_N)
+                for block, scale in _with_scales(row_blocks(weight, "<f4"), scale_N)
             )
             yield Stored(name, "|u1", weight.shape, blocks)
         else:
@@ -206,7 +202,7 @@ class Int4:
 
         def packed() -> Iterator[np.ndarray]:
             begin = 0
-            for rows in row_blocks(weight, "<f4", SMALL):  # packing takes several times as much
+            for rows in row_blocks(weight, "<f4"):
                 bytes_NBH, scales[begin : begin + len(rows)] = _nibbles(rows)
                 begin += len(rows)
                 yield bytes_NBH
