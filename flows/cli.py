@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from artifacts.errors import BadInput, MindCycleError, said_of
+from artifacts.wording import counted
 
 app = typer.Typer(
     help="Text to a released model: pretrain, convert, evaluate, fine-tune, gate and export.",
@@ -125,7 +126,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
 
     work = load_work(config, overrides or [])
     check_sources(work)
-    print(f"{config}: is fine; {len(work.steps)} steps into {work.store}")
+    print(f"{config}: is fine; {counted(len(work.steps), 'step')} into {work.store}")
 
 
 @app.command()

@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 
+from artifacts.wording import counted
 from flows.chain import Step
 from flows.columns import columns, cut, nearby
 from flows.listening import Listener
@@ -91,7 +92,9 @@ def print_summary(outcomes: dict[str, StageOutcome], seconds: float) -> None:
     ]
     print("\n" + columns([("step", "kind", "digest", "directory"), *rows]))
     skipped = sum(outcome.skipped for outcome in outcomes.values())
-    print(f"\n{len(outcomes)} steps, {skipped} of them done already, {duration(seconds)}.")
+    print(
+        f"\n{counted(len(outcomes), 'step')}, {skipped} of them done already, {duration(seconds)}."
+    )
 
 
 def print_markdown(text: str) -> None:

@@ -12,6 +12,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 
 from artifacts.approval import Approval, give_approval
+from artifacts.wording import counted
 from flows.asking import WAITING, ask
 from flows.chain import Result, Runner, Step, StepCall, Work, run_chain
 from flows.crashes import say_running
@@ -66,7 +67,7 @@ def run_as_flow(work: Work) -> State[None]:
     if release := _new_release(result):
         _tell(RELEASED, work, release)
         return Completed(name="Released", message=str(release.path))
-    return Completed(message=f"{len(result.outcomes)} steps, {work.store}")
+    return Completed(message=f"{counted(len(result.outcomes), 'step')}, {work.store}")
 
 
 def _new_release(result: Result) -> StageOutcome | None:

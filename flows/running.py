@@ -9,6 +9,7 @@ from typing import Any
 from artifacts.approval import approval_of
 from artifacts.errors import REJECTED
 from artifacts.store import SHORT
+from artifacts.wording import counted
 from flows.chain import Work, check_sources, run_chain
 from flows.console import ConsoleListener, print_summary
 from flows.crashes import report_crashes
@@ -34,7 +35,7 @@ def run_work(
     work = load_work(config, overrides, store, target, inputs)
     check_sources(work)  # here already: a config with a problem need not wait for Prefect
     listener = ConsoleListener(verbose)
-    print(f"{work.name}: {len(work.steps)} steps into {work.store}", flush=True)
+    print(f"{work.name}: {counted(len(work.steps), 'step')} into {work.store}", flush=True)
     if no_prefect:
         run_chain(work, plain_runner(listener))
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.errors import BadInput
+from artifacts.wording import counted
 from serving.answer import Answer
 from serving.batch import Batch, Prefill
 from serving.bundle import Served, find_bundle
@@ -106,7 +107,7 @@ def _interruptible() -> Iterator[list[int]]:
 
 
 def _speed(prompt: int, drawn: int, waited: float, first: float) -> str:
-    said = f"{prompt} tokens read in {waited * 1000:.0f} ms"
+    said = f"{counted(prompt, 'token')} read in {waited * 1000:.0f} ms"
     if drawn > 1:
         each = (drawn - 1) / (time.perf_counter() - first)
         said += f", {drawn} written at {each:.0f} tokens/s"

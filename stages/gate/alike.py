@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection
 
 from artifacts.eval_report import EvalReport, Item, TaskScores
+from artifacts.wording import counted
 
 CONDITIONS = {
     "backend": "backend kind",
@@ -68,7 +69,9 @@ def task_differences(
             if getattr(left[key], what) != getattr(right[key], what)
         ]
         if unlike:
-            found.append(f"{task}: {what} differs on {len(unlike)} items, first {unlike[0]}")
+            found.append(
+                f"{task}: {what} differs on {counted(len(unlike), 'item')}, first {unlike[0]}"
+            )
     return found
 
 
