@@ -228,7 +228,7 @@ def test_every_difference_is_named_at_once(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 5
     assert "1 items stand only in the candidate's report, first item-0000" in text
     assert "1 items stand only in the base's report, first another" in text
-    assert "gold differs on 1 items, first item-0001" in text
+    assert "gold differs on 1 item, first item-0001" in text
 
 
 def test_another_tokenizer_may_be_compared_and_brings_its_own_first_token(tmp_path: Path) -> None:
