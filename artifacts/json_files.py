@@ -6,15 +6,17 @@ from typing import Any
 
 from artifacts.errors import BadInput
 
-_SURROGATE: dict[type, Any] = {str: "\\ud", bytes: b"\\ud"}
+_SURROGATE = "\\ud"
 """How JSON begins to write half of a character, which no UTF-8 text can hold."""
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
     """The value that `text` holds. Raises BadInput, beginning with `where`."""
     try:
+        if isinstance(text, bytes):  # json itself would take halves of characters, and UTF-16
+            text = text.decode("utf-8-sig")
         value = json.loads(text)
-        if _SURROGATE[type(text)] in text.lower():
+        if _SURROGATE in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except json.JSONDecodeError as error:

@@ -35,6 +35,9 @@ BATCH, SEQUENCE, PAST, TOTAL = (
 )
 """Names of the dynamic axes. lm-eval binds shapes by their substrings, so they must not change."""
 
+CACHED = "past_key_values."
+"""How the names of the inputs begin that bring keys and values."""
+
 Past = list[tuple[np.ndarray, np.ndarray]]
 """Keys and values of every layer, each float32 [B, KV, P, D]."""
 
@@ -52,7 +55,7 @@ def adapter_file(directory: Path, name: str) -> Path:
 
 def past_names(layer: int) -> tuple[str, str]:
     """Names of the inputs that bring a layer's cached keys and values."""
-    return f"past_key_values.{layer}.key", f"past_key_values.{layer}.value"
+    return f"{CACHED}{layer}.key", f"{CACHED}{layer}.value"
 
 
 def present_names(layer: int) -> tuple[str, str]:
@@ -114,6 +117,7 @@ class OnnxModel:
             )
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise BadInput(f"{graph_file(directory)}: onnxruntime refuses it: {error}") from None
+        self._check_config(directory / GENAI_CONFIG)
         said = self.session.get_modelmeta().custom_metadata_map
         self.precision: Precision = _one_of(Precision, said.get(PRECISION, "fp32"), directory)
         """How weights are stored; activations are float32."""
@@ -122,6 +126,16 @@ class OnnxModel:
         self._adapters: dict[str, ort.LoraAdapter] = {}
         for path in sorted((directory / ADAPTERS).glob(f"*{ADAPTER_SUFFIX}")):
             self.load_adapter(path.name.removesuffix(ADAPTER_SUFFIX), path)
+
+    def _check_config(self, path: Path) -> None:
+        """Raise BadInput if the config speaks of another cache than the graph's."""
+        caches = [each.shape for each in self.session.get_inputs() if each.name.startswith(CACHED)]
+        said = [self.kv_heads, self.head_dim]
+        if len(caches) != 2 * self.layers or any([c[1], c[3]] != said for c in caches):
+            raise BadInput(
+                f"{path}: says {self.layers} layers with {said[0]} key/value heads of {said[1]}; "
+                "the graph beside it has others"
+            )
 
     @property
     def eos_id(self) -> int:
@@ -138,12 +152,14 @@ class OnnxModel:
 
         Raises BadInput if it is none, or if the graph has no place for one of its tensors.
         """
+        if not path.is_file():
+            raise BadInput(f"{path}: is no file")
         try:
             content = ort.AdapterFormat.read_adapter(str(path)).get_parameters()
             adapter = ort.LoraAdapter()
             adapter.Load(str(path))
-        except Exception as error:  # onnxruntime's exceptions have no common base but this
-            raise BadInput(f"{path}: is no .onnx_adapter file: {error}") from None
+        except Exception:  # onnxruntime's exceptions have no common base but this
+            raise BadInput(f"{path}: is no .onnx_adapter file, or is damaged") from None
         places = {value.name: value.shape for value in self.session.get_overridable_initializers()}
         for tensor in sorted(content.keys() - places.keys()):
             raise BadInput(f"{path}: the bundle has no place for {tensor}")

@@ -57,7 +57,9 @@ Stop = Annotated[
 Adapter = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A .onnx_adapter file to answer with.")
 ]
-Threads = Annotated[int, typer.Option(min=0, help="Threads to compute with; 0 is all cores.")]
+Threads = Annotated[
+    int, typer.Option(min=0, max=1024, help="Threads to compute with; 0 is all cores.")
+]
 
 Why = Annotated[str, typer.Option(help="The reason, for the record.")]
 Who = Annotated[str | None, typer.Option(help="Your name.", show_default="the user's")]
@@ -403,6 +405,9 @@ def schema(
     print(f"wrote {file}")
 
 
+GOES_ON = "Stopped; the same command goes on from here."
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; errors end it with a sentence and their exit code."""
     from flows.stopping import Ended, end_on_signals
@@ -414,7 +419,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(error, file=sys.stderr, flush=True)
         code = error.exit_code
     except Ended as ended:
-        print("\nStopped; the same command goes on from here.", file=sys.stderr)
+        talks = (sys.argv[1:] if arguments is None else arguments)[:1] in (["generate"], ["chat"])
+        print("\nStopped." if talks else f"\n{GOES_ON}", file=sys.stderr)
         code = 128 + ended.signal_number
     except OSError as error:
         print(said_of(error, "error"), file=sys.stderr)

@@ -157,7 +157,8 @@ class Server:
     def _adapter(self, name: str) -> str | None:
         if name not in self._models:
             known = ", ".join(self._models)
-            raise HTTPException(404, f"model: {plain(name)} is not served; there is {known}")
+            named = plain(name) or "an empty name"
+            raise HTTPException(404, f"model: {named} is not served; there is {known}")
         return self._models[name]
 
     def _entry(self, name: str) -> dict[str, Any]:

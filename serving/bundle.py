@@ -90,7 +90,11 @@ class Served:
         return self.codec.render_chat([dict(each) for each in messages], True)
 
     def encode(self, prompt: str) -> np.ndarray:
-        """Token ids int32 [T] of a prompt. Raises BadInput if nothing is left of it."""
+        """Token ids int32 [T] of a prompt. Raises BadInput if it is no text, or has no token."""
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:  # bytes of the terminal's that Python could not read
+            raise BadInput("prompt: is not UTF-8") from None
         (ids,) = self.codec.encode([prompt])
         if not len(ids):
             raise BadInput("prompt: has no token; a text of one character at least would do")

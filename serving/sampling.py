@@ -30,4 +30,4 @@ def adapted(base: Sampling, changes: dict[str, Any]) -> Sampling:
     try:
         return Sampling.model_validate(base.model_dump() | changes)
     except ValidationError as error:
-        raise BadInput(*sentences(error)) from None
+        raise BadInput(*sentences(error, "sampling")) from None

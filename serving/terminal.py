@@ -51,13 +51,8 @@ def chat(served: Served, adapter: str | None, sampling: Sampling) -> None:
             print("(a new chat)", file=sys.stderr)
             continue
         messages.append({"role": "user", "content": text})
-        ids = served.encode(served.chat_prompt(messages))
-        while len(ids) + sampling.max_tokens > served.longest and len(messages) > 1:
-            del messages[:2]
-            print("(the oldest question and answer no longer fit)", file=sys.stderr)
-            ids = served.encode(served.chat_prompt(messages))
         try:
-            answer = served.answer(ids, sampling, adapter)
+            answer = served.answer(_fitting(served, messages, sampling), sampling, adapter)
         except BadInput as error:
             messages.pop()
             print(error, file=sys.stderr)
@@ -65,6 +60,16 @@ def chat(served: Served, adapter: str | None, sampling: Sampling) -> None:
         with _interruptible() as interrupted:
             text = _show(served, answer, interrupted)
         messages.append({"role": "assistant", "content": text})
+
+
+def _fitting(served: Served, messages: list[dict[str, str]], sampling: Sampling) -> np.ndarray:
+    """The chat as token ids, after the oldest turns have been dropped that leave no room."""
+    ids = served.encode(served.chat_prompt(messages))
+    while len(ids) + sampling.max_tokens > served.longest and len(messages) > 1:
+        del messages[:2]
+        print("(the oldest question and answer no longer fit)", file=sys.stderr)
+        ids = served.encode(served.chat_prompt(messages))
+    return ids
 
 
 def draw(served: Served, answer: Answer) -> Iterator[str]:

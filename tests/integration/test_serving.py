@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +14,8 @@ import httpx
 import pytest
 
 from artifacts.errors import BadInput
-from artifacts.onnx_bundle import adapter_file
+from artifacts.json_files import read_object, write_object
+from artifacts.onnx_bundle import GENAI_CONFIG, adapter_file
 from benchmarks.serving_load import MODEL, ServerProcess, greedy_alone, run_load
 from flows.cli import app
 from serving.bundle import Served
@@ -134,7 +136,13 @@ def test_chat_remembers_until_an_empty_line(bundle: Path) -> None:
         (["generate", "BUNDLE", "x", "--sampling", "odd"], "sampling: is 'odd'; no such profile"),
         (["generate", "BUNDLE", ""], "prompt: has no token"),
         (["generate", "BUNDLE", "x" * 300], "prompt: has 300 tokens"),
-        (["generate", "BUNDLE", "x", "--adapter", "none"], "none: is no .onnx_adapter file"),
+        (["generate", "BUNDLE", "x", "--adapter", "none"], "none: is no file"),
+        (["generate", "BUNDLE", "\udcff"], "prompt: is not UTF-8"),
+        (
+            ["generate", "BUNDLE", "x", "--adapter", "BUNDLE/model.onnx"],
+            "no .onnx_adapter file, or",
+        ),
+        (["generate", "BUNDLE", "x", "--stop", ""], "sampling: stop holds an empty text"),
         (["serve", "BUNDLE", "--adapter", "none"], "--adapter: is 'none'; NAME=FILE would be"),
         (["serve", "BUNDLE", "--adapter", "a=x", "--adapter", "a=y"], "names a twice"),
         (["serve", "BUNDLE", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:8000"),
@@ -143,7 +151,49 @@ def test_chat_remembers_until_an_empty_line(bundle: Path) -> None:
 def test_wrong_commands(bundle: Path, arguments: list[str], says: str) -> None:
     """In this process, without the seconds that a start takes."""
     with pytest.raises(BadInput, match=re.escape(says)):
-        app([str(bundle) if each == "BUNDLE" else each for each in arguments])
+        app([each.replace("BUNDLE", str(bundle)) for each in arguments])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_hidden_layers": 1}, {"num_hidden_layers": 3}, {"num_key_value_heads": 4}],
+)
+def test_a_config_of_another_graph_is_refused(
+    bundle: Path, tmp_path: Path, changes: dict[str, int]
+) -> None:
+    shutil.copytree(bundle, tmp_path / "bundle")
+    config = read_object(path := tmp_path / "bundle" / GENAI_CONFIG)
+    config["model"]["decoder"] |= changes
+    write_object(path, config)
+    with pytest.raises(BadInput, match=r"the graph beside it has others"):
+        Served(tmp_path / "bundle", threads=1)
+
+
+def test_a_line_that_is_no_text_does_not_end_a_chat(bundle: Path) -> None:
+    done = subprocess.run(
+        [*MINDCYCLE, "chat", str(bundle), "--sampling", "greedy", "--max-tokens", "3"],
+        input=b"\xff\nhi\n",
+        capture_output=True,
+        env=environment(),
+        check=True,
+    )
+    assert b"prompt: is not UTF-8" in done.stderr
+    assert b"3 written at" in done.stderr
+
+
+def test_ctrl_c_ends_a_chat_with_a_word(bundle: Path) -> None:
+    chat = subprocess.Popen(
+        [*MINDCYCLE, "chat", str(bundle)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert chat.stderr is not None
+    assert chat.stderr.readline().startswith("Ctrl-D ends the chat")
+    chat.send_signal(signal.SIGINT)
+    assert (chat.communicate(timeout=20)[1].strip(), chat.returncode) == ("Stopped.", 130)
 
 
 def test_adapters_are_asked_by_name(tmp_path: Path) -> None:
