@@ -54,6 +54,8 @@ def step_page(name: str, outcome: StageOutcome, links: Links = NO_LINKS) -> str:
     ]
     if manifest.kind == "release":
         parts.append(lineage(path, links))
+    if manifest.config.get("approval") is True and not outcome.rejected:
+        parts.append("The rules approve; a person's word is asked for as well.\n")
     for entry in manifest.files:
         if entry.path.endswith(".md") and "/" not in entry.path and entry.size <= MAX_TEXT:
             parts.append((path / entry.path).read_text(encoding="utf-8"))

@@ -27,6 +27,7 @@ LINE_SECONDS = 1.0
 LINE_CHARACTERS = 2000
 RELEASED, REJECTED = "mindcycle.released", "mindcycle.rejected"
 """Names of the events that automations can wait for."""
+QUESTION = "# The rules approve; your word is awaited\n"
 
 
 class LogListener(Listener):
@@ -108,7 +109,8 @@ def ask_in_prefect(work: Work, outcome: StageOutcome) -> Approval | None:
     if not ATTENDED.get():
         return None
     page = (outcome.path / "decision.md").read_text(encoding="utf-8")
-    answer = ask(page, outcome.manifest.digest)
+    # Its own heading is the rules' answer alone, which a person would take for the last word.
+    answer = ask(QUESTION + page.removeprefix("# Approved\n"), outcome.manifest.digest)
     if answer is None:
         return None
     if not answer.approved and outcome.skipped:

@@ -90,6 +90,9 @@ def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, n
             for _ in range(600):
                 for paused in client.read_flow_runs():
                     if paused.state_name == "Waiting for approval":
+                        question = paused.state.state_details.run_input_keyset["description"]
+                        asked.append(client.read_flow_run_input(paused.id, question))
+                        asked.append(Artifact.get("judge").data)
                         said = "approve" if approved else "turn down"
                         given = {"answer": said, "who": "Ada", "why": "read it"}
                         client.resume_flow_run(paused.id, run_input={**given, "who": ""})
@@ -97,11 +100,17 @@ def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, n
                         return
                 time.sleep(0.1)
 
+    asked = []
     person = threading.Thread(target=answer)
     person.start()
     state, tasks = run(fake_work(tmp_path, judge={"approval": True}))
     person.join()
     assert (state.name, "ship" in tasks) == (name, approved)
+    question, page = asked
+    assert "# The rules approve; your word is awaited" in question
+    assert "8 letters: approved" in question
+    assert "# Approved" not in question  # nobody has answered yet
+    assert "The rules approve; a person's word is asked for as well." in page
     (record,) = (tmp_path / "approvals").iterdir()
     assert json.loads(record.read_text())["who"] == "Ada"
 
