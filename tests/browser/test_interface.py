@@ -38,7 +38,7 @@ class Interface:
         self.server = server
         self.base = server.url.removesuffix("/api")
         self.elsewhere: set[str] = set()
-        page.on("request", lambda request: self._note(request.url))
+        page.context.on("request", lambda request: self._note(request.url))
 
     def _note(self, url: str) -> None:
         if not url.startswith((self.base, f"blob:{self.base}", "data:")):
@@ -111,6 +111,12 @@ class Interface:
         found = self.until(lambda: self.server.call("/artifacts/filter", about))
         self.open(f"/artifacts/artifact/{found[-1]['id']}")
 
+    def follow(self, link: str) -> None:
+        """Click on a link in a page; Prefect opens it in a tab of its own, where we go on."""
+        with self.page.context.expect_page() as opened:
+            self.page.get_by_role("link", name=link, exact=True).first.click()
+        self.page = opened.value
+
     def take_picture(self, name: str) -> None:
         """What is seen now, in 64 colours."""
         self.page.wait_for_timeout(1500)  # what slides and fades has come to rest
@@ -127,9 +133,9 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interface]:
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1100, "height": 760})
-            page.set_default_timeout(1000 * SECONDS)
-            yield Interface(page, server)
+            context = browser.new_context(viewport={"width": 1100, "height": 760})
+            context.set_default_timeout(1000 * SECONDS)
+            yield Interface(context.new_page(), server)
             browser.close()
     finally:
         process.terminate()
@@ -176,7 +182,7 @@ def test_a_form_is_filled_a_person_approves_and_it_is_released(ui: Interface) ->
     ui.artifact(run["id"], "evaluate-tuned")
     ui.sees("evaluate-tuned")
     ui.artifact(run["id"], "run")
-    ui.page.get_by_role("link", name="pretrain", exact=True).first.click()
+    ui.follow("pretrain")
     ui.until(lambda: ui.shows_picture("loss"))
     ui.take_picture("artifact")
     assert ui.elsewhere == set()
