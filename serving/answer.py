@@ -5,12 +5,17 @@ from typing import Literal
 
 import numpy as np
 
+from artifacts.errors import MindCycleError
 from serving.streaming import TextStream
 from stages.evaluate.drawing import generator_for, next_token
 from stages.evaluate.sampling import Sampling
 
 Reason = Literal["stop", "length"]
 """Why an answer ended, in OpenAI's words: end-of-sequence or a stop text; or the length allowed."""
+
+
+class Damaged(MindCycleError):
+    """The model gives no numbers."""
 
 
 class Answer:
@@ -42,7 +47,15 @@ class Answer:
         return len(self.prompt) + len(self.ids)
 
     def take(self, logits_V: np.ndarray) -> str:
-        """Draw the next token from its logits; returns the text that has become certain."""
+        """Draw the next token from its logits; returns the text that has become certain.
+
+        Raises Damaged if they are no numbers.
+        """
+        if np.isnan(logits_V).any():
+            raise Damaged(
+                "the model's logits are not numbers, as of damaged weights; "
+                "mindcycle verify says whether a file has changed"
+            )
         seen = np.append(self.prompt, np.array(self.ids, np.int32))
         token = next_token(logits_V, self._sampling, self._random, seen)
         if token in self._eos_ids:

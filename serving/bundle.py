@@ -76,6 +76,8 @@ class Served:
         """Raises BadInput naming the file that is missing, broken or of another model."""
         self.model = OnnxModel(directory, threads)
         self.codec = TextCodec(directory)
+        if problems := self.codec.files.problems_with(self.model.vocab_size, {}):
+            raise BadInput(*problems)
         for name, path in adapters.items():
             self.model.load_adapter(name, path)
         self.longest = self.model.max_positions

@@ -24,7 +24,7 @@ class TextCodec:
 
     def __init__(self, directory: Path):
         """Raises BadInput naming the file that is missing or broken."""
-        files = read_tokenizer(directory)
+        self.files = files = read_tokenizer(directory)
         self._tokenizer = load_tokenizer(directory / TOKENIZER)
         self.hash = sha256_file(directory / TOKENIZER)
         self.eos_id = files.special.get("eos_token")

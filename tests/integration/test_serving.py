@@ -15,9 +15,10 @@ import pytest
 
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object, write_object
-from artifacts.onnx_bundle import GENAI_CONFIG, adapter_file
+from artifacts.onnx_bundle import DATA, GENAI_CONFIG, adapter_file
 from benchmarks.serving_load import MODEL, ServerProcess, greedy_alone, run_load
 from flows.cli import app
+from serving.answer import Damaged
 from serving.bundle import Served
 from tests.bundles import write_tiny_bundle
 from tests.command import MINDCYCLE, environment, mindcycle
@@ -167,6 +168,23 @@ def test_a_config_of_another_graph_is_refused(
     write_object(path, config)
     with pytest.raises(BadInput, match=r"the graph beside it has others"):
         Served(tmp_path / "bundle", threads=1)
+
+
+def test_a_tokenizer_of_a_larger_model_is_refused(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle, tmp_path / "bundle")
+    tokenizer = read_object(path := tmp_path / "bundle" / "tokenizer.json")
+    tokenizer["model"]["vocab"]["more"] = 5000
+    write_object(path, tokenizer)
+    with pytest.raises(BadInput, match="has token ids up to 5000, the model's vocabulary ends at"):
+        Served(tmp_path / "bundle", threads=1)
+
+
+def test_damaged_weights_are_said(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle, tmp_path / "bundle")
+    data = tmp_path / "bundle" / DATA
+    data.write_bytes(b"\xff" * data.stat().st_size)
+    with pytest.raises(Damaged, match="the model's logits are not numbers"):
+        app(["generate", str(tmp_path / "bundle"), "hello"])
 
 
 def test_a_line_that_is_no_text_does_not_end_a_chat(bundle: Path) -> None:
