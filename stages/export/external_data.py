@@ -35,10 +35,14 @@ class Stored:
 def row_blocks(array: np.ndarray, dtype: str) -> Iterator[np.ndarray]:
     """The array's rows as contiguous blocks of BLOCK bytes of float32."""
     rows = max(1, BLOCK // max(1, 4 * int(np.prod(array.shape[1:], dtype=np.int64))))
+    transposed = not array.flags.c_contiguous
     for start in range(0, len(array), rows):
+        block = array[start : start + rows]
+        if transposed:
+            block = block.copy("K")  # as it lies, into the cache, where it is turned faster
         with np.errstate(over="ignore"):  # whoever casts to less looks for infinities
-            yield np.ascontiguousarray(array[start : start + rows], dtype=dtype)
-        if array.flags.c_contiguous:  # every row of a transposed one needs all pages
+            yield np.ascontiguousarray(block, dtype=dtype)
+        if not transposed:  # every row of a transposed one needs all pages
             _release(array)
     _release(array)
 
