@@ -11,11 +11,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from artifacts.errors import BadInput, StageFailed
@@ -59,35 +60,42 @@ def set_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-@dataclass
 class ServerProcess:
-    """A server, or a worker, under the supervisor."""
+    """A server, or a worker, under the supervisor: it ends with this process. Output in `log`."""
 
-    process: "subprocess.Popen[bytes]"
-    log: Path
+    def __init__(
+        self, command: list[str], log: Path, environment: Mapping[str, str], grace: float = 8.0
+    ):
+        self.log = log
+        self._command = [sys.executable, "-I", "-S", str(SUPERVISOR), "--grace", str(grace), "--"]
+        self._command += command
+        self._environment = {**os.environ, **environment}
+        self._stopped = False
+        self._lock = threading.Lock()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or start it again; not after `stop`."""
+        with self._lock, self.log.open("ab") as file:
+            if self._stopped:
+                return
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=self._environment,
+            )
 
     def stop(self) -> None:
         """End it and everything it started; returns when that is done."""
+        with self._lock:
+            self._stopped = True
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
         self.process.wait()
-
-
-def start_process(
-    command: list[str], log: Path, environment: Mapping[str, str], grace: float = 8.0
-) -> ServerProcess:
-    """Start a command that ends with this process, its output in `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", SUPERVISOR, "--grace", str(grace), "--", *command],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **environment},
-        )
-    return ServerProcess(process, log)
 
 
 def answers(api_url: str, seconds: float = 5.0) -> bool:
@@ -130,6 +138,22 @@ def wait_until_up(server: ServerProcess, api_url: str) -> None:
         time.sleep(0.1)
 
 
+def keep_up(server: ServerProcess, api_url: str) -> None:
+    """From now on a server that is killed is started again, until it does not come up any more.
+
+    Its database has what it knew, and Prefect's clients ask again until it answers.
+    """
+
+    def watch() -> None:
+        with suppress(StageFailed):
+            while True:
+                server.process.wait()
+                server.start()
+                wait_until_up(server, api_url)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def running_server() -> str | None:
     """API address of the `mindcycle up` of this home, if it runs."""
     try:
@@ -158,7 +182,7 @@ def begin_connection() -> ServerProcess | None:
         os.environ["PREFECT_API_URL"] = url
         return None
     port = free_port()
-    server = start_process(
+    server = ServerProcess(
         [
             sys.executable,
             "-m",

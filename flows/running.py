@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.approval import approval_of
-from artifacts.errors import REJECTED
+from artifacts.errors import REJECTED, StageFailed
 from artifacts.store import SHORT
 from artifacts.wording import counted
 from flows.chain import Work, check_sources, run_chain
@@ -79,17 +79,24 @@ def _require_approval(work: Work, outcome: StageOutcome) -> None:
 def _run_flow(
     target: str | None, parameters: dict[str, Any], inputs: list[str], listener: Listener
 ) -> None:
-    """Run as a Prefect flow run. Raises what the chain raises; a rejection is no error."""
-    from flows.prefect_server import begin_connection, wait_until_up
+    """Run as a Prefect flow run. Raises what the chain raises; a rejection is no error.
+
+    Raises StageFailed if the server went away for good.
+    """
+    from flows.prefect_server import begin_connection, keep_up, wait_until_up
 
     # The run shows itself on the terminal; Prefect's log lines go to its server.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
     server = begin_connection()
+    import httpx
+
     from flows import flows  # takes a second, in which the server starts
     from flows.asking import WAITING
 
     if server is not None:
         wait_until_up(server, os.environ["PREFECT_API_URL"])
+        keep_up(server, os.environ["PREFECT_API_URL"])
     report_crashes(os.environ["PREFECT_API_URL"])
     flow_name, _, model = (target or "lifecycle").partition("-")
     if model:
@@ -98,6 +105,12 @@ def _run_flow(
         parameters["inputs"] = inputs
     LISTENER.set(listener)
     ATTENDED.set(server is None)
-    state = getattr(flows, flow_name)(**parameters, return_state=True)
+    try:
+        state = getattr(flows, flow_name)(**parameters, return_state=True)
+    except httpx.HTTPError as error:
+        raise StageFailed(
+            f"Prefect's server at {os.environ['PREFECT_API_URL']} does not answer any more "
+            f"({error}); what is made is whole, the same command goes on from there"
+        ) from None
     if state.name not in ("Rejected", WAITING):
         state.result()  # raises what the flow raised

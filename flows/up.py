@@ -20,7 +20,6 @@ from flows.prefect_server import (
     prefect_home,
     running_server,
     set_environment,
-    start_process,
     wait_until_up,
 )
 
@@ -57,14 +56,14 @@ def up(host: str, port: int, runs: int) -> None:
         print("Starting Prefect's server (the first time takes half a minute) ...", flush=True)
         prefect = [sys.executable, "-m", "prefect"]
         command = [*prefect, "server", "start", "--host", host, "--port", str(port)]
-        server = start_process(command, prefect_home() / "server.log", environment)
+        server = ServerProcess(command, prefect_home() / "server.log", environment)
         started.append(server)
         wait_until_up(server, f"{url}/api")
         print("Deploying ...", flush=True)
         _run([sys.executable, "-m", "flows.deploying", POOL, str(runs)], environment)
         command = [*prefect, "worker", "start", "--pool", POOL, "--name", "mindcycle-up"]
         log = prefect_home() / "worker.log"
-        started.append(start_process(command, log, environment, WORKER_GRACE))
+        started.append(ServerProcess(command, log, environment, WORKER_GRACE))
         record = {"api_url": f"{url}/api", "pid": os.getpid()}
         write_file_atomically(here, json.dumps(record).encode())
         print(_welcome(url), flush=True)

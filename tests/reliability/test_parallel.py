@@ -1,7 +1,7 @@
 """One of several training processes is killed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tests.reliability.place import Place, Running, interrupt
 
 pytestmark = pytest.mark.timeout(1800)
 TWO = ("--set", "pretrain.parallel.data=2")
+CHECKPOINT = "checkpoints/step-00000010"
 
 
 def rank(running: Running, number: int) -> psutil.Process:
@@ -38,18 +39,39 @@ def undisturbed(whole: Place, tmp_path_factory: pytest.TempPathFactory) -> Place
     went_on="pretrain: goes on after step 10 of 40",
 )
 def test_a_rank_is_killed(fault: Fault, undisturbed: Place, before: Callable[[str], Place]) -> None:
+    a_rank_is_killed(fault, undisturbed, replace(before("pretrain"), where=undisturbed.where), {})
+
+
+@tells(
+    "Several processes",
+    "kill -9 of rank 1 of 2 in pretraining, as a Prefect flow run",
+    saw="parallel: rank 1 was killed by signal 9",
+    lost="the steps since the last checkpoint",
+    went_on="pretrain: goes on after step 10 of 40",
+)
+def test_a_rank_is_killed_under_prefect(
+    fault: Fault, undisturbed: Place, before: Callable[[str], Place], tmp_path: Path
+) -> None:
     place = replace(before("pretrain"), where=undisturbed.where)
+    changes = {"PREFECT_HOME": str(tmp_path / "prefect")}
+    a_rank_is_killed(fault, undisturbed, place, changes, "--prefect")
+
+
+def a_rank_is_killed(
+    fault: Fault, undisturbed: Place, place: Place, changes: Mapping[str, str], *more: str
+) -> None:
+    """Kill one, see the run end by itself, and the same command go on."""
 
     def strike(running: Running) -> None:
         rank(running, 1).kill()
         running.go_on()
-        begin = time.monotonic()
-        running.all_gone(begin)
+        running.end(seconds=60)
+        running.all_gone(time.monotonic())
 
-    running = interrupt(place, "pretrain", "checkpoints/step-00000010", strike, *TWO)
+    running = interrupt(place, "pretrain", CHECKPOINT, strike, *TWO, *more, changes=changes)
     assert running.process.returncode == 1
     assert fault.saw in running.said()
-    assert fault.went_on in place.run("pretrain", *TWO)
+    assert fault.went_on in place.run("pretrain", *TWO, *more, changes=changes)
     assert place.digest("pretrain") == undisturbed.digest("pretrain")
     place.nothing_is_left_over("pretrain")
 
