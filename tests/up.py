@@ -62,10 +62,12 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def start_up(home: Path, *options: object) -> "tuple[subprocess.Popen[str], Server]":
+def start_up(
+    home: Path, *options: object, **changes: str
+) -> "tuple[subprocess.Popen[str], Server]":
     """A running `up`: its process, and its server."""
     port = free_port()
-    process = start_mindcycle("up", "--port", port, *options, PREFECT_HOME=str(home))
+    process = start_mindcycle("up", "--port", port, *options, PREFECT_HOME=str(home), **changes)
     assert process.stdout is not None
     said = []
     for line in process.stdout:

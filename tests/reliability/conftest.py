@@ -1,11 +1,12 @@
 """The one run that nobody disturbs; all others start from copies of it and must end like it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.reliability.disk import small_disk
 from tests.reliability.place import STEPS, Place
 
 LINE = re.compile(r"^(\S+) +[a-z-]+ +[0-9a-f]{16} +(/\S+)$", re.MULTILINE)
@@ -30,3 +31,10 @@ def before(whole: Place, tmp_path: Path) -> Callable[[str], Place]:
         return whole.up_to(step, tmp_path / "store")
 
     return copy
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[Path, bool]]:
+    """A folder, and whether it is a small disk of its own."""
+    with small_disk(tmp_path / "disk") as made:
+        yield made

@@ -138,11 +138,15 @@ class Running:
         self.process.wait(seconds)
         return self.said()
 
+    def ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.process.poll() is not None
+
     def wait_for(self, condition: Callable[[], object], seconds: float = 1500) -> bool:
         """Return when the condition holds: True, or False if the process ended before that."""
         deadline = time.monotonic() + seconds
         while not condition():
-            if self.process.poll() is not None:
+            if self.ended():
                 return bool(condition())
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.002)
@@ -205,10 +209,10 @@ class Running:
     def all_gone(self, begin: float) -> None:
         """Wait until no process of it is left, at most `GONE_SECONDS` after `begin`."""
         while self.alive() and time.monotonic() - begin < GONE_SECONDS:
-            self.process.poll()
+            self.ended()
             time.sleep(0.01)
         assert self.alive() == [], self.said()
-        self.process.wait(1)
+        assert self.ended()
 
     def alive(self) -> list[str]:
         """Its processes that are there, and any other that names its store."""
@@ -237,13 +241,14 @@ def interrupt(
     changes: Mapping[str, str] | None = None,
     ends: bool = False,
     tries: int = 12,
+    start: "Callable[[], Running] | None" = None,
 ) -> Running:
     """Run up to `step` and `strike` when a file `sight` appears or changes in its work directory.
 
     `sight` is a pattern; with a + at its end the file must hold something. The stage stands still
     while `strike` begins. If it was quicker than the watcher, what it has done is undone and it is
     run again: what is asked for is a strike right there. After it the artifact may be there only if
-    `ends`.
+    `ends`. `start` starts it in another way than as a command.
     """
     work, final = place.work(step), place.artifact(step)
     kept = work.with_name(f"{work.name}.kept")
@@ -251,7 +256,7 @@ def interrupt(
         shutil.copytree(work, kept)
     before = _seen(work, sight)
     for _ in range(tries):
-        running = place.start(step, *more, changes=changes)
+        running = start() if start else place.start(step, *more, changes=changes)
         try:
             running.wait_for(lambda: work.exists() and running.stages())  # noqa: B023
             while running.wait_for(lambda: _seen(work, sight) - before or final.exists()):
