@@ -108,7 +108,7 @@ def test_a_named_server_goes_away(
     command = [sys.executable, "-m", "uvicorn", "--factory", APP, "--port", str(port)]
     home = {"PREFECT_HOME": str(tmp_path / "prefect")}
     # By default Prefect's clients ask for minutes.
-    changes = {**home, "PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": "1"}
+    changes = {**home, "PREFECT_API_URL": url, "PREFECT_CLIENT_MAX_RETRIES": "0"}
     with subprocess.Popen(command, env=environment(**home)) as server:
         try:
             wait_for(lambda: answers(url), 600)
