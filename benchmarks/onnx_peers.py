@@ -39,6 +39,18 @@ SIZES = {
     | {"intermediate_size": 2048},
 }
 PROMPT, NEW = 192, 64
+OURS = [
+    ("plain-fp32", "plain", "fp32", "32"),
+    ("microsoft-fp32", "microsoft", "fp32", "32"),
+    ("microsoft-int4", "microsoft", "int4", "32"),
+    ("microsoft-int4-64", "microsoft", "int4", "64"),
+]
+THEIRS = [
+    ("builder-fp32", "fp32"),
+    ("builder-int4", "int4"),
+    ("builder-int4-64", "int4", "--extra_options", "int4_block_size=64"),
+]
+"""Name, kind, and what else is said; int4 in the blocks of 32 that both have by default, and of 64."""
 EXPORTS = 5
 """How often each export is measured."""
 EXPORT = """
@@ -47,10 +59,10 @@ from pathlib import Path
 from artifacts.hf_model import read_model
 from artifacts.tokenizer_files import read_tokenizer
 from stages.export.bundle import write_bundle
-source, out, operators, precision = sys.argv[1:]
+source, out, operators, precision, block = sys.argv[1:]
 Path(out).mkdir()
 model, tokenizer = read_model(Path(source)), read_tokenizer(Path(source))
-write_bundle(Path(out), model, tokenizer, {}, operators, precision)
+write_bundle(Path(out), model, tokenizer, {}, operators, precision, int4_block=int(block))
 """
 IN_OPTIMUM = """
 import json, sys
@@ -122,20 +134,18 @@ def exports(source: Path, folder: Path, optimum: str | None) -> dict[str, dict[s
     """Export in every way; the bundles' directories are `folder`/NAME."""
     builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source)]
     found = {}
-    for operators, precision in (("plain", "fp32"), ("microsoft", "fp32"), ("microsoft", "int4")):
-        name = f"{operators}-{precision}"
-        command = [sys.executable, "-c", EXPORT, str(source), str(folder / name)]
-        found[name] = measured([*command, operators, precision], folder / name)
+    for name, *kind in OURS:
+        command = [sys.executable, "-c", EXPORT, str(source), str(folder / name), *kind]
+        found[name] = measured(command, folder / name)
     if optimum is not None:
         task = ["--task", "text-generation-with-past", "--no-post-process"]
         command = [optimum, "-m", "optimum.exporters.onnx", "--model", str(source), *task]
         made = folder / "optimum"
         found["optimum-fp32"] = measured([*command, str(made)], made)
-    for precision in ("fp32", "int4"):
-        name = f"builder-{precision}"
+    for name, precision, *more in THEIRS:
         cache = str(folder / "cache")
         command = [*builder, "-o", str(folder / name), "-p", precision, "-e", "cpu", "-c", cache]
-        found[name] = measured(command, folder / name)
+        found[name] = measured([*command, *more], folder / name)
     return found
 
 
@@ -238,6 +248,8 @@ def main() -> None:
             "builder fp32, genai": genai_run(folder / "builder-fp32", prompt),
             "ours microsoft int4, genai": genai_run(folder / "microsoft-int4", prompt),
             "builder int4, genai": genai_run(folder / "builder-int4", prompt),
+            "ours microsoft int4 in 64, genai": genai_run(folder / "microsoft-int4-64", prompt),
+            "builder int4 in 64, genai": genai_run(folder / "builder-int4-64", prompt),
         }
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
         for round_ in range(given.rounds + 1):
@@ -257,6 +269,12 @@ def main() -> None:
             "fp32 decode, ours to transformers": decode["ours plain fp32"]
             / decode["transformers fp32"],
             "int4 decode, ours to the builder": decode["ours microsoft int4, genai"]
+            / decode["builder int4, genai"],
+            "int4 decode in 64, ours to the builder": decode["ours microsoft int4 in 64, genai"]
+            / decode["builder int4 in 64, genai"],
+            "int4 decode, ours in 64 to the builder in 32": decode[
+                "ours microsoft int4 in 64, genai"
+            ]
             / decode["builder int4, genai"],
             "fp32 decode, ours to the builder": decode["ours microsoft fp32, genai"]
             / decode["builder fp32, genai"],

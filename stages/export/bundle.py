@@ -18,7 +18,7 @@ from stages.export.attention import blocks_of
 from stages.export.decoder import build_decoder
 from stages.export.external_data import write_external_data
 from stages.export.genai_config import genai_config
-from stages.export.kinds import Layout
+from stages.export.kinds import Int4Block, Layout
 from stages.export.linears import linears_of
 
 
@@ -31,13 +31,15 @@ def write_bundle(
     precision: Precision = "fp32",
     adapters: Mapping[str, Adapter] = {},
     layout: Layout = "flat",
+    int4_block: Int4Block = 32,
 ) -> onnx.ModelProto:
     """Write everything but the proof; returns the graph, whose weights stay on disk.
 
     Raises BadInput if the model's shape or weights do not allow the precision.
     """
     architecture = model.architecture
-    linears, blocks = linears_of(precision, architecture), blocks_of(operators, architecture)
+    linears = linears_of(precision, architecture, int4_block)
+    blocks = blocks_of(operators, architecture)
     stored = (
         each for name in model.weights for each in linears.store(name, model.weights.raw(name))
     )

@@ -5,6 +5,7 @@ from typing import Literal
 from artifacts.onnx_kinds import Operators, Precision
 
 Layout = Literal["flat", "onnx_folder"]
+Int4Block = Literal[32, 64, 128]
 EngineName = Literal["onnxruntime", "reference", "openvino"]
 """reference: the evaluator that comes with ONNX itself, in Python."""
 

@@ -14,12 +14,11 @@ from artifacts.onnx_bundle import IDS, LOGITS
 from artifacts.onnx_kinds import Precision
 from stages.export.external_data import Stored, row_blocks
 from stages.export.graph import FLOAT, MICROSOFT, GraphWriter
+from stages.export.kinds import Int4Block
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ZERO = 128
 """The unsigned byte that means 0. Signed weights saturate on processors without VNNI."""
-BLOCK = 32
-"""Weights of one row that share a scale in int4."""
 
 
 class Linears(Protocol):
@@ -51,12 +50,14 @@ class Linears(Protocol):
         ...
 
 
-def linears_of(precision: Precision, architecture: Architecture) -> Linears:
+def linears_of(
+    precision: Precision, architecture: Architecture, int4_block: Int4Block = 32
+) -> Linears:
     """The way of this precision. Raises BadInput if the model's shape does not allow it."""
     if precision == "int8":
         return Int8(architecture)
     if precision == "int4":
-        return Int4(architecture)
+        return Int4(architecture, int4_block)
     return Floats(architecture, half=precision == "fp16")
 
 
@@ -178,17 +179,18 @@ class Int8:
 
 
 class Int4:
-    """Blocks of 32 weights of four bits with a scale each, in onnxruntime's own operators.
+    """Blocks of weights of four bits with a scale each, in onnxruntime's own operators.
 
     A tied head and the embedding are one tensor.
     """
 
-    def __init__(self, architecture: Architecture):
-        self._a = architecture
-        if architecture.hidden_size % BLOCK:
+    def __init__(self, architecture: Architecture, block: Int4Block):
+        self._a, self._block = architecture, block
+        if architecture.hidden_size % block:
             raise BadInput(
-                f"export.precision: is int4; hidden_size is {architecture.hidden_size}, "
-                f"which is no multiple of {BLOCK}; another precision would do"
+                f"export.precision: is int4; hidden_size is {architecture.hidden_size}, which is "
+                f"no multiple of int4_block, {block}; "
+                + ("another precision would do" if block == 32 else "a smaller block might do")
             )
         self._shapes = architecture.tensor_shapes()
 
@@ -197,18 +199,18 @@ class Int4:
             yield Stored(name, "<f4", weight.shape, row_blocks(weight, "<f4"))
             return
         out, width = weight.shape
-        blocks = -(-width // BLOCK)
+        blocks = -(-width // self._block)
         scales = np.empty((out, blocks), np.float32)
 
         def packed() -> Iterator[np.ndarray]:
             begin = 0
             for rows in row_blocks(weight, "<f4"):
-                bytes_NBH, scales[begin : begin + len(rows)] = _nibbles(rows)
+                bytes_NBH, scales[begin : begin + len(rows)] = _nibbles(rows, self._block)
                 begin += len(rows)
                 yield bytes_NBH
 
         # The embedding as rows, since engines want it constant there; the head reshapes it.
-        shape = (out, blocks, BLOCK // 2) if name != EMBEDDING else (out, width // 2)
+        shape = (out, blocks, self._block // 2) if name != EMBEDDING else (out, width // 2)
         yield Stored(f"{name}.q4", "|u1", shape, packed())
         yield Stored(f"{name}.scale", "<f4", scales.shape, iter([scales]))
 
@@ -220,7 +222,7 @@ class Int4:
             f"{EMBEDDING}.scale",
             domain=MICROSOFT,
             bits=4,
-            block_size=BLOCK,
+            block_size=self._block,
             gather_axis=0,
             quantize_axis=1,
         )
@@ -245,7 +247,8 @@ class Int4:
         rows, width = self._shapes[name]
         weight = f"{name}.q4"
         if name == EMBEDDING:
-            weight = graph.add("Reshape", weight, graph.ints(rows, width // BLOCK, BLOCK // 2))
+            blocks = graph.ints(rows, width // self._block, self._block // 2)
+            weight = graph.add("Reshape", weight, blocks)
         return self._matmul(graph, x, weight, f"{name}.scale", rows, width, out)
 
     def _matmul(
@@ -268,7 +271,7 @@ class Int4:
             K=width,
             N=rows,
             bits=4,
-            block_size=BLOCK,
+            block_size=self._block,
             accuracy_level=4,  # inputs as bytes, a scale for each token and block
         )
 
@@ -298,14 +301,14 @@ def _with_scales(
         begin += len(block)
 
 
-def _nibbles(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [N, K] as packed half bytes [N, blocks, 16], the even ones low, and scales [N, blocks].
+def _nibbles(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, K] as half bytes [N, blocks, size/2], the even ones low, and scales [N, blocks].
 
     The largest weight of a block becomes -8 exactly, the end of the range that has one more step.
     """
     count, width = rows.shape
-    blocks = -(-width // BLOCK)
-    padded = np.pad(rows, ((0, 0), (0, blocks * BLOCK - width))).reshape(count, blocks, BLOCK)
+    blocks = -(-width // size)
+    padded = np.pad(rows, ((0, 0), (0, blocks * size - width))).reshape(count, blocks, size)
     at = np.abs(padded).argmax(axis=-1, keepdims=True)
     scale = np.take_along_axis(padded, at, axis=-1) / -8
     steps = np.divide(padded, scale, out=np.zeros_like(padded), where=scale != 0)

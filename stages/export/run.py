@@ -33,7 +33,9 @@ def run(job: Job) -> dict[str, Any]:
     kind = (config.operators, config.precision)
     metadata = provenance(read_manifest(source), model, config.licence, *kind)
     print(f"export: writing the graph ({', '.join(kind)})", flush=True)
-    write_bundle(job.work, model, tokenizer, metadata, *kind, adapters, config.layout)
+    write_bundle(
+        job.work, model, tokenizer, metadata, *kind, adapters, config.layout, config.int4_block
+    )
     path = graph_file(job.work)
     onnx.checker.check_model(str(path))
     return {

@@ -363,8 +363,15 @@ EXPORT += [
     at(
         "export",
         "int4 for rows that blocks do not divide",
-        "export.precision: is int4; hidden_size is 16, which is no multiple of 32; another",
+        "export.precision: is int4; hidden_size is 16, which is no multiple of "
+        "int4_block, 32; another precision would do",
         config({"precision": "int4"}),
+    ),
+    at(
+        "export",
+        "blocks without int4",
+        "int4_block is 64 and precision is int8, which has no blocks; precision int4 would be",
+        config({"precision": "int8", "int4_block": 64}),
     ),
     at(
         "export",

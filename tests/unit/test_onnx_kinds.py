@@ -141,13 +141,33 @@ def test_rounding_is_all_that_is_lost(tmp_path: Path, operators: str, precision:
     assert left < {"fp16": 0.01, "int8": 0.9, "int4": 0.2}[precision] * lost
 
 
-def _rounded(weight: np.ndarray, precision: str) -> np.ndarray:
+@pytest.mark.parametrize("tied", [True, False])
+def test_larger_blocks_round_more_and_take_less(tmp_path: Path, tied: bool) -> None:
+    a = tiny(tied_head=tied, hidden_size=128, intermediate_size=256, head_dim=32)
+    weights = random_weights(a)
+    ids = np.random.default_rng(0).integers(0, a.vocab_size, (3, 12))
+    full, positions = np.ones(ids.shape, bool), np.tile(np.arange(12), (3, 1))
+    lost, size = [], []
+    for block in (32, 64, 128):
+        place = tmp_path / str(block)
+        place.mkdir()
+        write_tiny_bundle(place, a, weights, precision="int4", int4_block=block)
+        rounded = {n: _rounded(w, "int4", block) if w.ndim == 2 else w for n, w in weights.items()}
+        found = OnnxModel(place / "bundle", threads=1).logits(ids)
+        assert np.abs(found - exact(a, rounded)(ids, full, positions)).mean() < 0.02
+        lost.append(np.abs(found - exact(a, weights)(ids, full, positions)).mean())
+        size.append((place / "bundle" / DATA).stat().st_size)
+    assert lost[0] < lost[1] < lost[2] < 1.6 * lost[0]
+    assert size[0] > size[1] > size[2]
+
+
+def _rounded(weight: np.ndarray, precision: str, block: int = 32) -> np.ndarray:
     if precision == "fp16":
         return weight.astype(np.float16).astype(np.float32)
     if precision == "int8":
         scale = np.abs(weight).max(axis=1, keepdims=True) / 127
         return np.rint(weight / scale) * scale
-    bytes_NBH, scale = _nibbles(weight)
+    bytes_NBH, scale = _nibbles(weight, block)
     steps = np.stack([bytes_NBH & 15, bytes_NBH >> 4], axis=-1).reshape(*scale.shape, -1)
     values = (steps.astype(np.float32) - 8) * scale[..., None]
     return values.reshape(len(weight), -1)[:, : weight.shape[1]]
@@ -229,7 +249,7 @@ def test_bad_rounding_is_refused(tmp_path: Path) -> None:
 def test_what_a_model_does_not_allow_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="head_dim is 8, which is no multiple of 16"):
         write_tiny_bundle(tmp_path / "a", tiny(), operators="microsoft")
-    with pytest.raises(BadInput, match="hidden_size is 48, which is no multiple of 32"):
+    with pytest.raises(BadInput, match="hidden_size is 48, which is no multiple of int4_block, 32"):
         write_tiny_bundle(tmp_path / "b", tiny(hidden_size=48), precision="int4")
     weights = random_weights(tiny())
     weights["model.layers.1.mlp.up_proj.weight"][3, 4] = 1e5
