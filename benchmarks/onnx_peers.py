@@ -45,8 +45,8 @@ OURS = [
     ("microsoft-int4", "microsoft", "int4", "32"),
     ("microsoft-int4-64", "microsoft", "int4", "64"),
 ]
-"""Name, operators, precision, and how many weights share a scale in int4. The Model Builder takes 32,
-whatever its int4_block_size says."""
+"""Name, operators, precision, and how many weights share a scale in int4; in the Model Builder's
+they are 32, whatever its int4_block_size says."""
 EXPORTS = 5
 """How often each export is measured."""
 EXPORT = """
