@@ -8,7 +8,9 @@ from artifacts.wording import counted
 from flows.chain import Step
 from flows.columns import columns, cut, nearby
 from flows.listening import Listener
+from flows.narrow import narrowed
 from flows.pages import figure, scores_table
+from flows.progress_lines import parse_progress
 from flows.stage_process import StageOutcome
 
 QUIET_SECONDS = 15.0
@@ -40,10 +42,10 @@ class ConsoleListener(Listener):
         elif self._live:
             if now - self._shown >= 0.1:
                 self._shown = now
-                self._transient(step, f"{duration(now - self._begin)}  {text}")
+                self._transient(step, said(step, text, now - self._begin))
         elif now - self._shown >= QUIET_SECONDS:
             self._shown = now
-            print(f"  {step.name}: {text}", flush=True)
+            print(f"  {step.name}: {said(step, text)}", flush=True)
 
     def ended(self, step: Step, outcome: StageOutcome) -> None:
         """Print the step's line."""
@@ -62,6 +64,14 @@ class ConsoleListener(Listener):
         if self._live:
             shown = cut(f"{step.name:<16} {text}", self._width) if text else ""
             print(f"\r\x1b[2K{shown}", end="", flush=True)
+
+
+def said(step: Step, text: str, seconds: float | None = None) -> str:
+    """A stage's line as it stands behind the step's name: progress with what matters first."""
+    if moment := parse_progress(text):
+        return "  ".join([f"{moment.done}/{moment.total} {moment.unit}", *moment.by_weight])
+    text = text.removeprefix(f"{step.spec.name}: ")
+    return text if seconds is None else f"{duration(seconds)}  {text}"
 
 
 def duration(seconds: float) -> str:
@@ -103,6 +113,7 @@ def print_markdown(text: str) -> None:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console().print(Markdown(text))
+        console = Console()
+        console.print(Markdown(narrowed(text, console.width)))
     else:
         print(text)

@@ -18,6 +18,19 @@ class Moment:
     """`loss 5.3254`, `34 steps/s`, `0:12 left`, as the stage printed them."""
     loss: float | None
 
+    @property
+    def by_weight(self) -> list[str]:
+        """`values`, those first that a short line should keep: time left, loss, speed."""
+        return sorted(self.values, key=_weight)
+
+
+def _weight(value: str) -> int:
+    if value.endswith(" left"):
+        return 0
+    if value.startswith("loss "):
+        return 1
+    return 2 if value.startswith("tokens/s ") else 3
+
 
 def parse_progress(text: str) -> Moment | None:
     """A stage's line as progress, or None if it is something else."""
