@@ -16,6 +16,7 @@ from artifacts.approval import Approval, approval_of
 from artifacts.claims import Claims, claims
 from artifacts.errors import BadInput, MindCycleError
 from artifacts.manifest import read_manifest
+from artifacts.validation import plain
 from flows.stage_process import StageOutcome, run_stage
 from stages.spec import Request, StageConfig, StageSpec
 
@@ -172,16 +173,20 @@ def _run_steps(work: Work, runner: Runner, ask: Asker, using: Claims, logs: Path
 
 
 def check_sources(work: Work) -> None:
-    """Everything from outside that the steps will read, looked at before the first one works.
+    """Everything from outside that the steps will read, looked into before the first one works.
 
     Raises BadInput with every problem.
     """
     problems: list[str] = []
     for name in dict.fromkeys(step.spec.name for step in work.steps):
         try:
-            for path in work.configs[name].source_files():
-                if not path.is_file():
-                    problems.append(f"{name}: {path}: is no file")
+            config = work.configs[name]
+            missing = [path for path in config.source_files() if not path.is_file()]
+            problems += [f"{name}: {path}: is no file" for path in missing]
+            if not missing:
+                config.look_into_sources()
+        except OSError as error:
+            problems.append(f"{name}: {plain(str(error.filename))}: {error.strerror}")
         except MindCycleError as error:
             problems += [
                 line if line.startswith(f"{name}.") else f"{name}: {line}"

@@ -15,9 +15,11 @@ from flows.config import load_config
 from stages.convert.config import SPEC as CONVERT
 from stages.convert.config import ConvertConfig
 from stages.corpus.config import SPEC as CORPUS
-from stages.corpus.config import CorpusConfig
+from stages.corpus.config import CorpusConfig, WorldSource
+from stages.corpus.world_tests import FEW_SHOT
 from stages.evaluate.config import SPEC as EVALUATE
 from stages.evaluate.config import EvaluateConfig
+from stages.evaluate.other_tasks import TextTask
 from stages.export.config import SPEC as EXPORT
 from stages.export.config import ExportConfig
 from stages.export.proof_config import SPEC as PROVE
@@ -35,6 +37,8 @@ from stages.pretrain.config import SPEC as PRETRAIN
 from stages.pretrain.config import PretrainConfig
 from stages.release.config import SPEC as RELEASE
 from stages.release.config import ReleaseConfig
+
+OF_TEXT = "text, measured in bits per byte; rules look at tasks whose answers are right or wrong"
 
 STEPS = (
     Step("corpus", CORPUS),
@@ -113,7 +117,7 @@ class RunConfig(BaseModel):
     def _sections_fit(self) -> "RunConfig":
         """What a late stage would refuse after a long run is refused here."""
         problems = [*_without_world(self), *_too_long(self), *_without_template(self)]
-        problems += [*_unjudgeable(self), *_bundle_problems(self)]
+        problems += [*_few_examples(self), *_unjudgeable(self), *_bundle_problems(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -150,12 +154,32 @@ def _without_template(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _few_examples(config: RunConfig) -> Iterator[str]:
+    for source in config.corpus.sources:
+        if not isinstance(source, WorldSource):
+            continue
+        known = min(FEW_SHOT, source.countries // 2)
+        for i, task in enumerate(config.evaluate.tasks):
+            if task.data == "world" and task.num_fewshot > known:
+                yield (
+                    f"evaluate.tasks.{i}.num_fewshot: is {task.num_fewshot}; the world has {known} "
+                    "examples a subject"
+                )
+
+
+def _text_tasks(config: RunConfig) -> set[str]:
+    return {task.title for task in config.evaluate.tasks if isinstance(task, TextTask)}
+
+
 def _unjudgeable(config: RunConfig) -> Iterator[str]:
     asked = [task.title for task in config.evaluate.tasks]
+    texts = _text_tasks(config)
     for i, rule in enumerate(config.gate.rules):
         for task in tasks_of(rule):
             if task not in asked:
                 yield f"gate.rules.{i}.task: is {task!r}; evaluate asks {', '.join(asked)}"
+            elif task in texts:
+                yield f"gate.rules.{i}.task: is {task!r}, {OF_TEXT}"
         if rule.rule == "no_regression" and config.baseline is None:
             yield f"gate.rules.{i}: no_regression needs scores to compare with; set baseline"
 
@@ -166,6 +190,8 @@ def _bundle_problems(config: RunConfig) -> Iterator[str]:
     for i, rule in enumerate(config.gate_bundle.rules):
         if rule.rule != "same_choices" and rule.task not in asked:
             yield f"{rules}.{i}.task: is {rule.task!r}; evaluate asks {', '.join(asked)}"
+        elif rule.task in _text_tasks(config):
+            yield f"{rules}.{i}.task: is {rule.task!r}, {OF_TEXT}"
     precision = config.export.precision
     if precision == "fp32" and "same_choices" not in kinds:
         yield (

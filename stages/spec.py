@@ -30,6 +30,12 @@ class StageConfig(BaseModel):
         """
         return []
 
+    def look_into_sources(self) -> None:
+        """Read the source files as far as it is quick: what is wrong there is said before any work.
+
+        They are there already. Raises BadInput with every problem.
+        """
+
     def seeds(self) -> dict[str, int]:
         """The seeds this config fixes, by name, for the manifest."""
         return {}

@@ -203,6 +203,21 @@ class CorpusConfig(StageConfig):
             raise BadInput(*problems)
         return found
 
+    def look_into_sources(self) -> None:
+        """Each file's first document, and the tokenizer."""
+        # Here, since it brings the tokenizers library, which a config need not wait for.
+        from stages.corpus.documents import problems_at_the_start
+        from stages.corpus.tokenizer import open_tokenizer
+
+        problems = list(problems_at_the_start(self.sources))
+        if self.tokenizer.file is not None:
+            try:
+                open_tokenizer(Path(self.tokenizer.file), self.tokenizer.eos_token)
+            except BadInput as error:
+                problems += error.problems
+        if problems:
+            raise BadInput(*problems)
+
     def seeds(self) -> dict[str, int]:
         """The split's seed and the world's."""
         worlds = [source.seed for source in self.sources if isinstance(source, WorldSource)]

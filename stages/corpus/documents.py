@@ -47,14 +47,26 @@ def _read(source: Source) -> Iterator[str]:
         )
     elif isinstance(source, FilesSource):
         for path in source.files():
-            if path.stat().st_size == 0:
-                raise BadInput(f"{path}: is empty; remove it from sources, or give it text")
             yield from _read_file(path, source)
     else:
         yield from _read_dataset(source)
 
 
+def problems_at_the_start(sources: list[Source]) -> Iterator[str]:
+    """What keeps the first document of each local file from being read, in sentences."""
+    for source in [one for one in sources if isinstance(one, FilesSource)]:
+        for path in source.files():
+            try:
+                next(_read_file(path, source), None)
+            except BadInput as error:
+                yield from error.problems
+            except OSError as error:
+                yield f"{path}: cannot be read: {error.strerror}"
+
+
 def _read_file(path: Path, source: FilesSource) -> Iterator[str]:
+    if path.stat().st_size == 0:
+        raise BadInput(f"{path}: is empty; remove it from sources, or give it text")
     kind = source.format if source.format != "auto" else FORMATS.get(path.suffix.lower(), "text")
     if kind == "text":
         return _text(path, source.documents)

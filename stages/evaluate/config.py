@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from artifacts.errors import BadInput
-from stages.evaluate.other_tasks import LmEvalTask, TextTask, kind_of
+from stages.evaluate.other_tasks import LmEvalTask, TextTask, kind_of, read_texts
 from stages.evaluate.sampling import SamplingProfile, profile
 from stages.spec import Input, StageConfig, StageSpec
 
@@ -198,6 +198,22 @@ class EvaluateConfig(StageConfig):
         if problems:
             raise BadInput(*problems)
         return list(files)
+
+    def look_into_sources(self) -> None:
+        """The questions of local files and the held-out texts; lm-eval's are for lm-eval."""
+        from stages.evaluate.sources import load_subjects  # it needs this module's classes
+
+        problems: list[str] = []
+        for task in self.tasks:
+            try:
+                if isinstance(task, TextTask):
+                    read_texts(task)
+                elif isinstance(task, TaskConfig) and task.data == "local":
+                    load_subjects(task, None)
+            except BadInput as error:
+                problems += error.problems
+        if problems:
+            raise BadInput(*problems)
 
     def seeds(self) -> dict[str, int]:
         return {"sampling": self.sampling.seed}

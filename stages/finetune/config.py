@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from artifacts.errors import BadInput
 from artifacts.lora_spec import PROJECTIONS, LoraSpec, Projection, problem_with_pattern
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
-from stages.finetune.examples import TURNS, Format
+from stages.finetune.examples import TURNS, Format, read_examples
 from stages.spec import Input, StageConfig, StageSpec, when_set
 
 
@@ -249,6 +249,16 @@ class FinetuneConfig(StageConfig):
     def source_files(self) -> list[Path]:
         """The instruction files. Raises BadInput if a pattern fits none."""
         return self.data.paths() if isinstance(self.data, Files) else []
+
+    def look_into_sources(self) -> None:
+        """Every example, and that one at least has an answer."""
+        if isinstance(self.data, Files):
+            from stages.finetune.dataset import dropped_by_text, none_left  # tokenizers' import
+
+            examples = read_examples(self.data.paths(), self.data.format)
+            dropped = dropped_by_text(examples)
+            if sum(map(len, dropped.values())) == len(examples):
+                raise BadInput(none_left(dropped))
 
     def seeds(self) -> dict[str, int]:
         """One seed for the adapter's start and the order of examples."""

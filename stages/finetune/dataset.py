@@ -162,6 +162,22 @@ def build_dataset(
     return dataset
 
 
+def dropped_by_text(examples: list[Example]) -> dict[str, list[str]]:
+    """Reason -> places of the examples that no template and no tokenizer would make usable."""
+    dropped: dict[str, list[str]] = {}
+    for example in examples:
+        if reason := _unfit(example, ()):
+            dropped.setdefault(reason, []).append(example.where)
+    return dropped
+
+
+def none_left(dropped: dict[str, list[str]]) -> str:
+    """The sentence for a dataset of which every example was dropped."""
+    reasons = ", ".join(f"{len(found)} {why}" for why, found in dropped.items())
+    read = sum(map(len, dropped.values()))
+    return f"finetune.data: none of {read} examples can be used: {reasons}"
+
+
 def _unfit(example: Example, marks: tuple[str, ...]) -> str | None:
     """Why an example cannot be learned from, or None."""
     if example.turns[-1].role != "assistant":

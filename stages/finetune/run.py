@@ -14,6 +14,7 @@ from artifacts.manifest import read_manifest
 from artifacts.tokenizer_files import read_tokenizer, write_object
 from stages.finetune.config import FinetuneConfig
 from stages.finetune.data_check import data_check, data_table, write_data_check
+from stages.finetune.dataset import none_left
 from stages.finetune.logs import draw_loss
 from stages.finetune.prepare import Prepared, prepare
 from stages.finetune.resume import State, clear_state, load_state
@@ -71,9 +72,7 @@ def _trained(job: Job) -> tuple[Prepared, State, dict[str, Any]]:
         check["rows"] = len(made.batches.rows)
     print(data_table(check), flush=True)
     if not made.dataset.examples:
-        reasons = ", ".join(f"{len(found)} {why}" for why, found in made.dataset.dropped.items())
-        read = made.dataset.read
-        raise BadInput(f"finetune.data: none of {read} examples can be used: {reasons}")
+        raise BadInput(none_left(made.dataset.dropped))
     write_data_check(job.work, check)
     eos_text = made.encoder.eos_text
     write_object(job.work / "template.json", describe(config.template, eos_text))

@@ -366,6 +366,101 @@ VALUES = [
     ),
 ]
 
+OWN = "finetune.data={files: [sft.jsonl], format: alpaca}"
+
+
+def source(handed: str, says: str, name: str, data: bytes | str, *overrides: str) -> Case:
+    """`mindcycle check` looks into a file that the tiny run's config names."""
+    arguments = ["check", "run.yaml"]
+    for override in overrides:
+        arguments += ["--set", override]
+    return typed("config", handed, says, arguments, file(name, data))
+
+
+SOURCES = [
+    config(
+        "more worked examples than the world has",
+        "evaluate.tasks.0.num_fewshot: is 50; the world has 4 examples a subject",
+        "evaluate.tasks.0.num_fewshot=50",
+    ),
+    config(
+        "more worked examples than the files have",
+        "evaluate: tasks.mmlu.num_fewshot: is 50, subject law has 4 examples in dev",
+        "evaluate.tasks.1={suite: mmlu, data: local, path: mmlu, num_fewshot: 50}",
+        "gate.rules=[{rule: floor, task: mmlu, at_least: 0.5}]",
+    ),
+    config(
+        "a rule on held-out text",
+        "gate.rules.0.task: is 'held', text, measured in bits per byte; rules look at tasks whose",
+        "evaluate.tasks.1={texts: [text.txt], name: held}",
+        "gate.rules=[{rule: floor, task: held, at_least: 0.5}]",
+    ),
+    config(
+        "a rule for the bundle on held-out text",
+        "gate_bundle.rules.1.task: is 'held', text, measured in bits per byte; rules look at tasks",
+        "evaluate.tasks.1={texts: [text.txt], name: held}",
+        "gate.rules=[{rule: floor, task: world_mmlu_continuation, at_least: 0.5}]",
+        "gate_bundle.rules=[{rule: same_choices}, {rule: floor, task: held, at_least: 0.5}]",
+    ),
+    source(
+        "instructions that are binary",
+        "finetune: sft.jsonl:1: is not UTF-8",
+        "sft.jsonl",
+        b"\x89PNG\r\n\xff",
+        OWN,
+    ),
+    source(
+        "instructions in an empty list",
+        "finetune: sft.jsonl: holds no example",
+        "sft.jsonl",
+        "[]",
+        OWN,
+    ),
+    source(
+        "instructions in another format",
+        "finetune: sft.jsonl:1: instruction must be a text, as in {instruction, input, output}",
+        "sft.jsonl",
+        '{"prompt": "a", "completion": "b"}',
+        OWN,
+    ),
+    source(
+        "instructions without an answer",
+        "finetune.data: none of 1 examples can be used: 1 empty answer",
+        "sft.jsonl",
+        '{"instruction": "a", "output": " "}',
+        OWN,
+    ),
+    source(
+        "an empty text of the corpus",
+        "corpus: text.txt: is empty; remove it from sources, or give it text",
+        "text.txt",
+        "",
+        "corpus.sources=[{kind: world}, {kind: files, paths: [text.txt]}]",
+    ),
+    source(
+        "a text of the corpus that is binary",
+        "corpus: text.txt: is not UTF-8 at byte 0 (line 1, value 0x89)",
+        "text.txt",
+        b"\x89PNG\r\n\xff",
+        "corpus.sources=[{kind: world}, {kind: files, paths: [text.txt]}]",
+    ),
+    source(
+        "a held-out text that is binary",
+        "evaluate: text.txt: is not UTF-8 (byte 0)",
+        "text.txt",
+        b"\x89PNG\r\n\xff",
+        "evaluate.tasks=[{suite: mmlu, form: continuation, data: world}, {texts: [text.txt]}]",
+        "gate.rules=[{rule: floor, task: world_mmlu_continuation, at_least: 0.5}]",
+    ),
+    source(
+        "a corpus's tokenizer that is none",
+        "corpus: tokenizer/tokenizer.json: is no tokenizer: ",
+        "tokenizer/tokenizer.json",
+        "{}",
+        "corpus.tokenizer={file: tokenizer/tokenizer.json}",
+    ),
+]
+
 OVERRIDES = [
     config("an override without a value", "--set pretrain.steps: has no '='", "pretrain.steps"),
     config("an override without a path", "--set =3: '' is no path, write key.path=value", "=3"),
@@ -539,4 +634,4 @@ STORES = [
     ),
 ]
 
-CASES: list[Case] = [*FILES, *VALUES, *OVERRIDES, *COMMANDS, *STORES]
+CASES: list[Case] = [*FILES, *VALUES, *SOURCES, *OVERRIDES, *COMMANDS, *STORES]
