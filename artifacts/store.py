@@ -5,6 +5,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInput
 from artifacts.manifest import MANIFEST, Manifest, read_manifest
+from artifacts.validation import plain
 
 SHORT = 16
 """Hex digits of the identity that name an artifact's directory (64 bits)."""
@@ -42,6 +43,12 @@ def prepare_store(store: Path) -> None:
         raise BadInput(f"store: {store} cannot be written")
 
 
+def check_store(store: Path) -> None:
+    """Raise BadInput if there is no store to look into."""
+    if not store.is_dir():
+        raise BadInput(f"store: {store} is no directory")
+
+
 def list_artifacts(store: Path, problems: list[str] | None = None) -> list[tuple[Path, Manifest]]:
     """Every artifact in the store, oldest first.
 
@@ -65,8 +72,10 @@ def find_artifact(store: Path, reference: str) -> Path:
 
     Raises BadInput when nothing, or more than one, matches.
     """
-    if (Path(reference) / MANIFEST).is_file():
-        return Path(reference)
+    path = Path(reference)
+    if reference and (path / MANIFEST).is_file():
+        # Its identity and kind are read off the path, which `.` or a bare name would not say.
+        return path.resolve() if {path.name, path.parent.name} & {"", ".."} else path
     problems: list[str] = []
     matches = [
         path
@@ -80,7 +89,7 @@ def find_artifact(store: Path, reference: str) -> Path:
         if Path(reference).is_dir():
             read_manifest(Path(reference))  # says what it lacks
         raise BadInput(
-            f"{reference}: is neither an artifact's directory nor the beginning of "
+            f"{plain(reference)}: is neither an artifact's directory nor the beginning of "
             f"(4 digits or more) an identity or digest in {store}",
             *problems,
         )

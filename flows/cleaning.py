@@ -17,7 +17,14 @@ from artifacts.channels import CHANNELS, history, line_of
 from artifacts.claims import no_new_claims
 from artifacts.errors import BadInput, StageFailed
 from artifacts.manifest import Manifest
-from artifacts.store import artifact_path, fetch_path, find_artifact, list_artifacts, work_path
+from artifacts.store import (
+    artifact_path,
+    check_store,
+    fetch_path,
+    find_artifact,
+    list_artifacts,
+    work_path,
+)
 from flows.chain import Work
 from flows.columns import columns
 from flows.inspection import size_text
@@ -52,8 +59,7 @@ def collect_garbage(
     it, what was used longest ago first. Raises BadInput before anything is removed, StageFailed if
     the budget cannot be kept.
     """
-    if not store.is_dir():
-        raise BadInput(f"store: {store} is no directory")
+    check_store(store)
     store = store.resolve()
     named = {path: f"--keep {text}" for text in keep for path in _named(text, store)}
     with no_new_claims(store) as claimed:

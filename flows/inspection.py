@@ -6,8 +6,10 @@ from typing import get_args
 from artifacts.errors import BadInput
 from artifacts.lineage import ancestors, verify_chain
 from artifacts.manifest import Kind, read_manifest
-from artifacts.store import find_artifact, list_artifacts
+from artifacts.references import find_named
+from artifacts.store import check_store, list_artifacts
 from artifacts.validation import shown
+from artifacts.wording import counted
 from flows.columns import columns, nearby, visible
 from flows.pages import figure
 
@@ -18,8 +20,7 @@ def print_list(store: Path, kind: str | None) -> None:
     Raises BadInput if there is no store or no such kind, and after the list for manifests that
     cannot be read.
     """
-    if not store.is_dir():
-        raise BadInput(f"store: {store} is no directory")
+    check_store(store)
     if kind is not None and kind not in get_args(Kind):
         raise BadInput(f"kind: is {shown(kind)}; {', '.join(get_args(Kind))} would be right")
     rows = [("kind", "identity", "digest", "finished", "size", "headline")]
@@ -36,7 +37,7 @@ def print_list(store: Path, kind: str | None) -> None:
 
 def print_artifact(reference: str, store: Path) -> None:
     """Everything the manifest says. Raises BadInput if there is no such artifact."""
-    path = find_artifact(store, reference)
+    path = find_named(reference, store)
     manifest = read_manifest(path)
     rows = [
         ("kind", f"{manifest.kind}, made by {manifest.stage} {manifest.code_version}"),
@@ -64,7 +65,7 @@ def print_lineage(reference: str, store: Path) -> None:
     Raises BadInput if there is no such artifact.
     """
     rows = [("artifact", "kind", "identity", "finished", "size")]
-    for one in ancestors(find_artifact(store, reference)):
+    for one in ancestors(find_named(reference, store)):
         indent = "  " * one.depth
         if one.manifest is None:
             rows.append((indent + one.title, one.kind, one.identity[:16], "not in the store", ""))
@@ -79,7 +80,7 @@ def print_lineage(reference: str, store: Path) -> None:
 
 def print_verification(reference: str, store: Path) -> bool:
     """Check an artifact and its chain back to the data; whether every byte is right."""
-    path = find_artifact(store, reference)
+    path = find_named(reference, store)
     # An artifact stands in its own store, whatever store was searched.
     report = verify_chain(path)
     for checked, manifest in report.checked:
@@ -90,7 +91,7 @@ def print_verification(reference: str, store: Path) -> bool:
     for problem in report.problems:
         print(f"WRONG  {visible(problem)}")
     count = len(report.checked)
-    print(f"{count} artifacts checked, {len(report.problems)} problems")
+    print(f"{counted(count, 'artifact')} checked, {counted(len(report.problems), 'problem')}")
     return not report.problems
 
 

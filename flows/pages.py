@@ -1,6 +1,7 @@
 """Artifacts as Markdown for Prefect's user interface: figures, tables and pictures, all inside."""
 
 import base64
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -15,6 +16,8 @@ MAX_PAGE = 900_000
 """Characters; Prefect shows a Markdown artifact up to about 1 MB."""
 MAX_TEXT = 100_000
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
+FILE_PICTURE = re.compile(r"^!\[[^]\n]*\]\((?!data:)[^)\n]*\)\n?", re.MULTILINE)
+"""A line that shows a picture from a file, which no page here can reach."""
 
 
 class Links:
@@ -58,8 +61,13 @@ def step_page(name: str, outcome: StageOutcome, links: Links = NO_LINKS) -> str:
         parts.append("The rules approve; a person's word is asked for as well.\n")
     for entry in manifest.files:
         if entry.path.endswith(".md") and "/" not in entry.path and entry.size <= MAX_TEXT:
-            parts.append((path / entry.path).read_text(encoding="utf-8"))
+            parts.append(page_text(path / entry.path))
     return "\n".join(_with_pictures(parts, path, manifest))
+
+
+def page_text(file: Path) -> str:
+    """A stage's Markdown page without pictures from files: they are shown beside it."""
+    return FILE_PICTURE.sub("", file.read_text(encoding="utf-8"))
 
 
 def _made_from(manifest: Manifest, links: Links) -> str:
@@ -130,7 +138,8 @@ def scores_table(paths: Mapping[str, Path]) -> str:
         scores = [report.tasks.get(task) for report in reports.values()]
         known = next(score for score in scores if score)
         cells = ["-" if score is None else _accuracy(score) for score in scores]
-        lines.append(f"| {task} | {known.items} | {known.chance:.1%} | " + " | ".join(cells) + " |")
+        chance = f"{known.chance:.1%}" if known.chance else "-"
+        lines.append(f"| {task} | {known.items} | {chance} | " + " | ".join(cells) + " |")
     return "\n".join(["Accuracy on all items, with its standard error:", "", *lines, ""])
 
 

@@ -7,8 +7,8 @@ from artifacts.approval import give_approval
 from artifacts.channels import CHANNELS, Move, channel_name, history, promote, roll_back
 from artifacts.errors import BadInput
 from artifacts.manifest import read_manifest
-from artifacts.store import find_artifact
-from flows.columns import columns
+from artifacts.store import check_store, find_artifact
+from flows.columns import columns, visible
 from flows.console import print_markdown
 
 
@@ -22,7 +22,7 @@ def print_approval(reference: str, store: Path, approved: bool, why: str, who: s
     except BadInput as error:
         raise BadInput(*(f"{path}: {problem}" for problem in error.problems)) from None
     said = "approved" if given.approved else "turned down"
-    print(f"{path}: {said} by {given.who} at {given.when}: {given.why}")
+    print(visible(f"{path}: {said} by {given.who} at {given.when}: {given.why}"))
 
 
 def print_promotion(reference: str, store: Path, to: str, why: str, who: str | None) -> None:
@@ -39,6 +39,7 @@ def print_rollback(name: str, store: Path, why: str, who: str | None) -> None:
 
 def print_channels(store: Path) -> None:
     """Every move of every channel, what stands there now marked."""
+    check_store(store)
     rows = [("channel", "now", "kind", "identity", "when", "who", "decision", "why")]
     for channel in CHANNELS:
         moves = history(store, channel)
@@ -78,6 +79,5 @@ def print_comparison(references: Sequence[str], store: Path) -> None:
 
 def _print_move(channel: str, move: Move) -> None:
     verb = "went back to" if move.back else "now stands for"
-    print(
-        f"{channel} {verb} {move.kind} {move.identity[:16]} ({move.who}, {move.when}: {move.why})"
-    )
+    about = f"({move.who}, {move.when}: {move.why})"
+    print(visible(f"{channel} {verb} {move.kind} {move.identity[:16]} {about}"))

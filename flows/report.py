@@ -15,14 +15,16 @@ from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from artifacts.errors import BadInput
 from artifacts.lineage import Ancestor, ancestors
-from artifacts.manifest import manifest_seconds
-from artifacts.store import find_artifact
+from artifacts.manifest import MANIFEST, manifest_seconds
+from artifacts.references import find_named
 from artifacts.writing import write_file_atomically
 from flows.console import duration
 from flows.inspection import size_text
 from flows.lifecycle import FINETUNE_FULL, STEPS
-from flows.pages import MAX_TEXT, PICTURES, figure, scores_table
+from flows.naming import step_names
+from flows.pages import MAX_TEXT, PICTURES, figure, page_text, scores_table
 
 TEMPLATE = "report.html.j2"
 SECTIONS = {FINETUNE_FULL.name: "finetune"}
@@ -45,11 +47,27 @@ class Part:
 
 def write_report(reference: str, store: Path, to: Path | None) -> Path:
     """Write the report of an artifact; returns where. Raises BadInput."""
-    root = find_artifact(store, reference)
+    root = find_named(reference, store)
     chain = ancestors(root)
     file = to or Path(f"{root.parent.name}-{root.name}.html")
-    write_file_atomically(file, report_page(chain).encode())
+    _check_place(file)
+    try:
+        write_file_atomically(file, report_page(chain).encode())
+    except OSError as error:
+        raise BadInput(f"--to: {file} cannot be written: {error.strerror}") from None
     return file
+
+
+def _check_place(file: Path) -> None:
+    """Raise BadInput for a place where a page cannot or must not be written."""
+    if file.is_dir():
+        raise BadInput(f"--to: {file} is a directory; a file would be right")
+    for folder in file.resolve().parents:
+        if (folder / MANIFEST).is_file():
+            raise BadInput(
+                f"--to: {file} lies inside the artifact {folder}, whose files are fixed; "
+                "a place outside of it would be right"
+            )
 
 
 def report_page(chain: list[Ancestor]) -> str:
@@ -57,14 +75,15 @@ def report_page(chain: list[Ancestor]) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     root = chain[0]
-    oldest_first = sorted(chain, key=lambda one: one.manifest.finished if one.manifest else "")
-    scores = scores_table({one.title: one.path for one in oldest_first if one.manifest is not None})
+    oldest_first = sorted(chain, key=_made)
+    names = step_names(chain)
+    scores = scores_table({names[one.identity]: one.path for one in oldest_first if one.manifest})
     commits = {one.manifest.host.get("commit", "unknown") for one in chain if one.manifest}
     return environment.get_template(TEMPLATE).render(
         root=root,
         outcome=_outcome(chain),
         chain=chain,
-        parts=[_part(one) for one in oldest_first if one.manifest],
+        parts=[_part(one, names[one.identity]) for one in oldest_first if one.manifest],
         sources=list(_sources(chain)),
         scores=_markdown(scores) if scores else None,
         packages=_packages(chain),
@@ -92,6 +111,12 @@ def run_yaml(chain: list[Ancestor]) -> str:
     return yaml.safe_dump({**head, **known}, sort_keys=False, allow_unicode=True)
 
 
+def _made(one: Ancestor) -> tuple[str, str, int]:
+    """When; of two in one second, that further back goes first."""
+    made = one.manifest
+    return (made.finished, made.started, -one.depth) if made else ("", "", -one.depth)
+
+
 def _outcome(chain: list[Ancestor]) -> str:
     kinds = {one.manifest.kind: one.manifest for one in reversed(chain) if one.manifest}
     if chain[0].manifest and chain[0].manifest.kind == "release":
@@ -101,7 +126,7 @@ def _outcome(chain: list[Ancestor]) -> str:
     return ""
 
 
-def _part(one: Ancestor) -> Part:
+def _part(one: Ancestor, title: str) -> Part:
     manifest = one.manifest
     assert manifest is not None
     texts, pictures = [], []
@@ -110,15 +135,14 @@ def _part(one: Ancestor) -> Part:
         if not file.is_file():
             continue
         if entry.path.endswith(".md") and "/" not in entry.path and entry.size <= MAX_TEXT:
-            texts.append(_markdown(file.read_text(encoding="utf-8")))
+            texts.append(_markdown(page_text(file)))
         if file.suffix in PICTURES and file.parent.name in (one.path.name, "logs"):
             data = base64.b64encode(file.read_bytes()).decode()
             pictures.append((file.stem, f"data:{PICTURES[file.suffix]};base64,{data}"))
     figures = [(key, figure(value)) for key, value in manifest.headline.items()]
     size = size_text(sum(entry.size for entry in manifest.files))
-    return Part(
-        one.title, one, size, duration(manifest_seconds(manifest)), figures, texts, pictures
-    )
+    seconds = duration(manifest_seconds(manifest))
+    return Part(title, one, size, seconds, figures, texts, pictures)
 
 
 def _sources(chain: list[Ancestor]) -> Iterator[tuple[str, str, int, str]]:

@@ -5,18 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from artifacts.channels import CHANNELS, channel_name, standing
 from artifacts.errors import BadInput
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.onnx_bundle import OnnxModel, graph_file
-from artifacts.store import artifact_path, find_artifact, list_artifacts
+from artifacts.references import find_named
+from artifacts.store import artifact_path
 from artifacts.validation import shown
 from serving.answer import Answer
 from stages.evaluate.sampling import Sampling
 from stages.evaluate.text import TextCodec
-
-LATEST = "latest"
-"""What the newest release of a store is called."""
 
 
 def find_bundle(reference: str, store: Path) -> Path:
@@ -28,7 +25,7 @@ def find_bundle(reference: str, store: Path) -> Path:
     """
     if graph_file(Path(reference)).is_file():
         return Path(reference)
-    path = _named(reference, store)
+    path = find_named(reference, store)
     manifest = read_manifest(path)
     if manifest.kind == "release":
         return _bundle_of(path, manifest)
@@ -37,25 +34,6 @@ def find_bundle(reference: str, store: Path) -> Path:
             f"{path}: is of kind {manifest.kind}; an onnx-bundle or a release would be right"
         )
     return path
-
-
-def _named(reference: str, store: Path) -> Path:
-    if Path(reference).exists():
-        return find_artifact(store, reference)
-    if reference in CHANNELS:
-        path = standing(store, channel_name(reference))
-        if path is None:
-            raise BadInput(
-                f"{reference}: nothing stands there in {store}; "
-                f"mindcycle promote RELEASE --to {reference} would change that"
-            )
-        return path
-    if reference == LATEST:
-        releases = [path for path, made in list_artifacts(store, []) if made.kind == "release"]
-        if not releases:
-            raise BadInput(f"{LATEST}: {store} holds no release; mindcycle run makes one")
-        return releases[-1]
-    return find_artifact(store, reference)
 
 
 def _bundle_of(release: Path, manifest: Manifest) -> Path:

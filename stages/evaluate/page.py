@@ -83,7 +83,7 @@ def as_markdown(report: EvalReport) -> str:
     ]
     for name, task in report.tasks.items():
         lines += ["", f"## {name}", "", *_details(name, task)]
-    sampling = ", ".join(f"{key} {value}" for key, value in conditions.sampling.items())
+    sampling = ", ".join(f"{key} {_said(value)}" for key, value in conditions.sampling.items())
     lines += [
         "",
         "## Conditions",
@@ -125,6 +125,10 @@ def against_chance(task: TaskScores) -> str:
     if task.micro + SURE * task.micro_stderr < task.chance:
         return "below"
     return "at chance"
+
+
+def _said(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _details(name: str, task: TaskScores) -> list[str]:

@@ -4,12 +4,17 @@ import re
 
 import pytest
 
+from artifacts.channels import promote
+from artifacts.eval_report import EvalReport, Item
+from artifacts.eval_report import write_report as write_scores
 from artifacts.lineage import ancestors
-from artifacts.manifest import read_manifest, write_manifest
+from artifacts.manifest import InputEntry, read_manifest, write_manifest
 from flows.chain import run_chain
 from flows.report import report_page, run_yaml
 from tests.command import ROOT, mindcycle
 from tests.fakes.chain import fake_work
+from tests.reports import report_content
+from tests.tiny_models import as_artifact
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +82,80 @@ def test_a_cycle_in_the_manifests_ends(tmp_path):
     entry = read_manifest(outcomes["judge"].path).inputs["pressed"]
     write_manifest(grow.path, grow.manifest.model_copy(update={"inputs": {"pressed": entry}}))
     assert [one.kind for one in ancestors(press.path)] == ["checkpoint", "corpus"]
+
+
+def made_by(stage, store, kind, identity, fill=None, **inputs):
+    """An artifact whose inputs are named by role."""
+    entries = {}
+    for role, path in inputs.items():
+        made = read_manifest(path)
+        entries[role] = InputEntry(kind=made.kind, identity=made.identity, digest=made.digest)
+    fill = fill or (lambda directory: (directory / "said").write_text(identity))
+    path = as_artifact(store, kind, fill, identity=identity * 64, inputs=entries)
+    about = {"stage": stage, "finished": f"2025-01-01T00:00:0{identity}+00:00"}
+    write_manifest(path, read_manifest(path).model_copy(update=about))
+    return path
+
+
+def test_steps_and_scores_go_by_the_names_of_a_run(tmp_path):
+    base = made_by("convert", tmp_path, "hf-model", "1")
+    tuned = made_by("merge", tmp_path, "hf-model", "2", model=base)
+    bundle = made_by("export", tmp_path, "onnx-bundle", "3", model=tuned)
+    scores = {}
+    for identity, model, right in (("4", base, 1), ("5", tuned, 2), ("6", bundle, 3)):
+        report, items = report_content({"mmlu": [True] * right + [False] * (4 - right)}, chance=0)
+
+        def fill(directory, report=report, items=items):
+            held = map(Item.model_validate, items)
+            write_scores(directory, EvalReport.model_validate(report), held)
+            (directory / "report.md").write_text("# Scores\n\n![scores](scores.png)\n")
+
+        scores[identity] = made_by("evaluate", tmp_path, "eval-report", identity, fill, model=model)
+    gate = made_by("gate", tmp_path, "decision", "7", candidate=scores["5"], base=scores["4"])
+    beside = made_by("gate_bundle", tmp_path, "decision", "8", candidate=scores["6"])
+    end = made_by("release", tmp_path, "release", "9", decision=gate, bundle_decision=beside)
+    page = report_page(ancestors(end))
+    titles = re.findall(r"<h3>(.*)</h3>", page)
+    first = ["convert", "merge", "export", "evaluate-base", "evaluate-tuned", "evaluate-bundle"]
+    assert titles == [*first, "gate", "gate-bundle", "release"]
+    row = re.search(r"<td>mmlu</td>.*?</tr>", page, re.S)[0]
+    assert re.findall(r"<td>(.*)</td>", row) == ["mmlu", "4", "-", "25.0%", "50.0%", "75.0%"]
+    assert "![" not in page
+
+
+@pytest.mark.parametrize(
+    ("to", "says"),
+    [
+        ("", "--to: . is a directory; a file would be right"),
+        ("{store}", "--to: {store} is a directory; a file would be right"),
+        ("{store}/no/x.html", "--to: {store}/no/x.html cannot be written: No such file"),
+        ("{artifact}/x.html", "x.html lies inside the artifact {artifact}, whose files are fixed"),
+    ],
+)
+def test_a_place_where_no_page_can_be(to, says, tmp_path):
+    artifact = made_by("release", tmp_path, "release", "1")
+    names = {"store": tmp_path, "artifact": artifact}
+    ran = mindcycle("report", artifact, "--to", to.format(**names))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert says.format(**names) in ran.stderr
+
+
+def test_the_artifact_one_stands_in_gets_no_page_inside(tmp_path):
+    artifact = made_by("release", tmp_path, "release", "1")
+    ran = mindcycle("report", ".", cwd=artifact)
+    assert ran.returncode == 2
+    assert "--to: release-1111111111111111.html lies inside the artifact" in ran.stderr
+    assert mindcycle("verify", ".", cwd=artifact).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "report", "lineage"])
+def test_what_generate_takes_for_a_name_these_take_too(command, tmp_path):
+    artifact = made_by("release", tmp_path / "store", "release", "1")
+    promote(tmp_path / "store", "production", artifact, "tried")
+    for name in ("latest", "production"):
+        ran = mindcycle(command, name, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+        assert "1111111111111111" in ran.stdout
 
 
 @pytest.mark.parametrize("command", ["report", "lineage"])

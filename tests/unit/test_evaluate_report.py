@@ -96,6 +96,9 @@ def test_the_page_says_what_must_be_known(tmp_path: Path) -> None:
     assert "errors count 2 distinct facts, not 4 questions" in page
     assert "sampling parameters that took part in world_mmlu: none (likelihoods" in page
     assert "temperature 0.1, top_p 0.95" in page
+    sampling = {"sampling": {"do_sample": True}}
+    drawn = report.conditions.model_copy(update=sampling)
+    assert "do_sample true" in as_markdown(report.model_copy(update={"conditions": drawn}))
     assert (tmp_path / "r/scores.png").read_bytes().startswith(b"\x89PNG")
 
 
