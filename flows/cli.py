@@ -25,10 +25,26 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Replace a value of the config."),
 ]
+
+
+def _store(text: str | Path) -> Path:
+    if text == "":  # an unset variable of the shell; as a path it would be the current directory
+        raise BadInput("--store: is ''; a directory would be right")
+    return Path(text)
+
+
 Store = Annotated[
-    Path | None, typer.Option(help="Directory of the artifacts.", show_default="the config's")
+    Path | None,
+    typer.Option(
+        help="Directory of the artifacts.",
+        parser=_store,
+        metavar="PATH",
+        show_default="the config's",
+    ),
 ]
-OneStore = Annotated[Path, typer.Option(help="Directory of the artifacts.")]
+OneStore = Annotated[
+    Path, typer.Option(help="Directory of the artifacts.", parser=_store, metavar="PATH")
+]
 NoPrefect = Annotated[
     bool, typer.Option("--no-prefect", help="Run the same steps without a Prefect flow run.")
 ]
@@ -36,7 +52,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all that th
 Reference = Annotated[
     str, typer.Argument(help="An artifact's directory, or 4 or more first digits of its digest.")
 ]
-
+Named = Annotated[
+    str,
+    typer.Argument(
+        help="latest (the newest release), a channel such as production, or an artifact's "
+        "directory, or 4 or more first digits of its digest.",
+        metavar="REFERENCE",
+    ),
+]
 Bundle = Annotated[
     str,
     typer.Argument(
@@ -156,7 +179,7 @@ def plan(
 
 
 @app.command()
-def verify(reference: Reference, store: OneStore = Path("store")) -> None:
+def verify(reference: Named, store: OneStore = Path("store")) -> None:
     """Check every byte of an artifact, and of all it was made from, back to the data."""
     from flows.inspection import print_verification
 
@@ -176,7 +199,7 @@ def ls(
 
 
 @app.command()
-def show(reference: Reference, store: OneStore = Path("store")) -> None:
+def show(reference: Named, store: OneStore = Path("store")) -> None:
     """Show an artifact: what it is, what it was made from, its figures and files."""
     from flows.inspection import print_artifact
 
@@ -184,7 +207,7 @@ def show(reference: Reference, store: OneStore = Path("store")) -> None:
 
 
 @app.command()
-def lineage(reference: Reference, store: OneStore = Path("store")) -> None:
+def lineage(reference: Named, store: OneStore = Path("store")) -> None:
     """Show what an artifact was made from, step by step back to the files."""
     from flows.inspection import print_lineage
 
@@ -193,7 +216,7 @@ def lineage(reference: Reference, store: OneStore = Path("store")) -> None:
 
 @app.command()
 def report(
-    reference: Reference,
+    reference: Named,
     to: Annotated[
         Path | None, typer.Option(help="File to write.", show_default="KIND-IDENTITY.html")
     ] = None,
@@ -405,22 +428,27 @@ def schema(
     print(f"wrote {file}")
 
 
-GOES_ON = "Stopped; the same command goes on from here."
+GO_ON = ("run", "stage", "import")
+"""Commands that, said once more, go on from where they were stopped."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; errors end it with a sentence and their exit code."""
     from flows.stopping import Ended, end_on_signals
+    from flows.streams import open_streams
 
+    open_streams()
     end_on_signals()
+    given = sys.argv[1:] if arguments is None else arguments
     try:
+        _check_text(given)
         app(arguments, prog_name="mindcycle", standalone_mode=True)
     except MindCycleError as error:
         print(error, file=sys.stderr, flush=True)
         code = error.exit_code
     except Ended as ended:
-        talks = (sys.argv[1:] if arguments is None else arguments)[:1] in (["generate"], ["chat"])
-        print("\nStopped." if talks else f"\n{GOES_ON}", file=sys.stderr)
+        more = "; the same command goes on from here" if set(given[:1]) & set(GO_ON) else ""
+        print(f"\nStopped{more}.", file=sys.stderr)
         code = 128 + ended.signal_number
     except OSError as error:
         print(said_of(error, "error"), file=sys.stderr)
@@ -428,3 +456,16 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         code = 0
     sys.exit(code)
+
+
+def _check_text(arguments: list[str]) -> None:
+    """Raise BadInput for arguments whose bytes are no text, which no file could hold later."""
+    encoding = sys.getfilesystemencoding()
+    problems = [
+        f"{text!a}: is no text in {encoding}, as arguments are read here; "
+        "UTF-8 in a UTF-8 locale (such as LC_ALL=C.UTF-8) would be right"
+        for text in arguments
+        if any("\ud800" <= char <= "\udfff" for char in text)
+    ]
+    if problems:
+        raise BadInput(*problems)

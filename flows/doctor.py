@@ -215,7 +215,7 @@ def check_disk(store: Path) -> list[Finding]:
 def check_memory(meminfo: Path) -> list[Finding]:
     """Memory that programs can have without swapping."""
     try:
-        lines = meminfo.read_text().splitlines()
+        lines = meminfo.read_text("utf-8").splitlines()
         available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError, IndexError):
         return [Finding(True, "unknown: this system does not say")]

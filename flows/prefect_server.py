@@ -157,7 +157,7 @@ def keep_up(server: ServerProcess, api_url: str) -> None:
 def running_server() -> str | None:
     """API address of the `mindcycle up` of this home, if it runs."""
     try:
-        url = json.loads((prefect_home() / HERE).read_text())["api_url"]
+        url = json.loads((prefect_home() / HERE).read_text("utf-8"))["api_url"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return url if isinstance(url, str) and answers(url) else None

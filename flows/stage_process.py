@@ -103,7 +103,8 @@ def _run_process(planned: Planned, request: Request, on_line: OnLine, log: Path)
     request_file = log.with_suffix(".request.json")
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        request_file.write_text(json.dumps(asdict(request), indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(asdict(request), indent=1, ensure_ascii=False) + "\n"
+        request_file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"store: {said_of(error, request_file)}") from None
     tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)

@@ -22,6 +22,7 @@ from flows.prefect_server import (
     set_environment,
     wait_until_up,
 )
+from flows.stopping import Ended
 
 POOL = "local"
 """The work pool of prefect.yaml; its runs are processes on this machine."""
@@ -39,6 +40,8 @@ def up(host: str, port: int, runs: int) -> None:
     """
     if not Path("prefect.yaml").is_file():
         raise BadInput("prefect.yaml: is not here; run this in MindCycle's clone")
+    if not host:
+        raise BadInput("--host: is ''; an address such as 127.0.0.1 would be right")
     set_environment()
     if url := running_server():
         raise BadInput(f"already up: {url.removesuffix('/api')} serves {prefect_home()}")
@@ -68,6 +71,8 @@ def up(host: str, port: int, runs: int) -> None:
         write_file_atomically(here, json.dumps(record).encode())
         print(_welcome(url), flush=True)
         _stay(started, f"{url}/api")
+    except Ended:
+        pass  # told to stop, it has done its work
     finally:
         print("Stopping ...", flush=True)
         here.unlink(missing_ok=True)

@@ -17,6 +17,8 @@ from serving.engine import Engine
 from serving.meters import Meters
 from stages.evaluate.sampling import Sampling
 
+LONGEST_GRACE = 86_400.0
+"""A day; clocks that wait do not take every number."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WITHIN = 5.0
 """Seconds that connections have to close after the last answer."""
@@ -51,6 +53,10 @@ def serve(
     threads: int,
 ) -> None:
     """Serve a bundle; returns after a clean stop. Raises BadInput before anything is served."""
+    if not 0 <= place.grace <= LONGEST_GRACE:
+        raise BadInput(f"--grace: is {place.grace}; 0 to {LONGEST_GRACE:.0f} would be right")
+    if not place.host:
+        raise BadInput("--host: is ''; an address such as 127.0.0.1 would be right")
     files = _named_files(adapters)
     directory = find_bundle(bundle, store)
     name = name or directory.resolve().name

@@ -561,6 +561,42 @@ COMMANDS = [
     ),
     typed(
         "command line",
+        "an empty store, as of an unset variable",
+        "--store: is ''; a directory would be right",
+        ["ls", "--store", ""],
+    ),
+    typed(
+        "command line",
+        "`channels` of a store that is not there",
+        "store: none is no directory",
+        "channels --store none",
+    ),
+    typed(
+        "command line",
+        "bytes that are no text",
+        "'s\\udcff': is no text in utf-8, as arguments are read here; UTF-8 in a UTF-8 locale",
+        ["ls", "--store", "s\udcff"],
+    ),
+    typed(
+        "command line",
+        "a report into no directory",
+        "--to: none/x.html cannot be written: No such file or directory",
+        "report {model} --to none/x.html",
+    ),
+    typed(
+        "command line",
+        "a report onto a directory",
+        "--to: mmlu is a directory; a file would be right",
+        "report {model} --to mmlu",
+    ),
+    typed(
+        "command line",
+        "a report into an artifact",
+        "x.html lies inside the artifact {root}/store/hf-model/2222222222222222, whose files are",
+        "report {model} --to {model}/x.html",
+    ),
+    typed(
+        "command line",
         "a store that is a file",
         "store: text.txt is a file; a directory would be right",
         "run run.yaml --no-prefect --store text.txt",
@@ -603,7 +639,10 @@ STORES = [
     typed(
         "command line",
         "`verify` of a model that was changed",
-        ("model.safetensors: has changed, its sha256 is not the manifest's", "1 problems"),
+        (
+            "model.safetensors: has changed, its sha256 is not the manifest's",
+            "1 artifact checked, 1 problem",
+        ),
         "verify {model}",
         tampered("model", "model.safetensors", flipped),
         code=1,
@@ -611,7 +650,7 @@ STORES = [
     typed(
         "command line",
         "`verify` of a bundle whose model was changed",
-        ("hf-model/2222222222222222/config.json: has ", "2 artifacts checked, 1 problems"),
+        ("hf-model/2222222222222222/config.json: has ", "2 artifacts checked, 1 problem"),
         "verify {bundle}",
         tampered("model", "config.json", half),
         code=1,

@@ -147,6 +147,9 @@ def test_chat_remembers_until_an_empty_line(bundle: Path) -> None:
         (["serve", "BUNDLE", "--adapter", "none"], "--adapter: is 'none'; NAME=FILE would be"),
         (["serve", "BUNDLE", "--adapter", "a=x", "--adapter", "a=y"], "names a twice"),
         (["serve", "BUNDLE", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:8000"),
+        (["serve", "BUNDLE", "--host", ""], "--host: is ''; an address such as 127.0.0.1 would"),
+        (["serve", "BUNDLE", "--grace", "inf"], "--grace: is inf; 0 to 86400 would be right"),
+        (["generate", "latest", "x", "--store", "nope"], "store: nope is no directory"),
     ],
 )
 def test_wrong_commands(bundle: Path, arguments: list[str], says: str) -> None:

@@ -1,11 +1,13 @@
 """What a user may type wrong: a sentence, the right exit code, nothing done. Help is light."""
 
+import shlex
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.command import ROOT, environment, mindcycle
+from tests.command import MINDCYCLE, ROOT, environment, mindcycle, start_mindcycle
 
 TINY = ROOT / "configs" / "tiny.yaml"
 CASES = [
@@ -38,6 +40,15 @@ CASES = [
     (("up",), "prefect.yaml: is not here"),
     (("up", "--port", "70000"), "Invalid value for '--port'"),
     (("fly",), "No such command"),
+    (("ls", "--store", ""), "--store: is ''; a directory would be right"),
+    (("run", TINY, "--store", ""), "--store: is ''; a directory would be right"),
+    (("channels", "--store", "nope"), "store: nope is no directory"),
+    (("show", "latest", "--store", "nope"), "store: nope is no directory"),
+    (("show", "\x1b[31m"), "'\\x1b[31m': is neither"),
+    (("promote", "x", "--to", "staging", "--why", "\udcff"), "'\\udcff': is no text in utf-8"),
+    (("import", "hf\udcff"), "'hf\\udcff': is no text in utf-8"),
+    (("ls", "--store", "s\udcff"), "'s\\udcff': is no text in utf-8"),
+    (("check", TINY, "--set", "\udcff=1"), "'\\udcff=1': is no text in utf-8"),
 ]
 
 
@@ -48,6 +59,26 @@ def test_bad_input_ends_with_a_sentence_and_exit_2(arguments, words, tmp_path):
     assert words in ran.stderr
     assert "Traceback" not in ran.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_trace(closed, tmp_path):
+    command = shlex.join([*MINDCYCLE, "ls", "--store", str(tmp_path)])
+    ran = subprocess.run(
+        ["sh", "-c", f"{command} {closed}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_locale_without_utf8_is_a_sentence(tmp_path):
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ran = mindcycle("ls", "--store", "s ü", cwd=tmp_path, **plain)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("'s \\udcc3\\udcbc': is no text in ascii, ")
 
 
 def test_all_problems_of_a_config_come_at_once(tmp_path):
@@ -86,6 +117,15 @@ def test_help_imports_nothing_heavy():
     )
     assert "Usage: mindcycle" in ran.stdout
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_cannot_go_on_does_not_say_so():
+    process = start_mindcycle("doctor")
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith("\nStopped.\n")
 
 
 def test_the_port_of_another_server_is_refused(tmp_path):
