@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.errors import BadInput
-from artifacts.manifest import Manifest, read_manifest
+from artifacts.manifest import MANIFEST, Manifest, problems_with_files, read_manifest
 from artifacts.onnx_bundle import OnnxModel, graph_file
 from artifacts.references import find_named
 from artifacts.store import artifact_path
@@ -21,8 +21,15 @@ def find_bundle(reference: str, store: Path) -> Path:
 
     `latest` is the newest release of `store`, a channel's name what stands there; a release or
     bundle in the store goes by the first digits of its digest, or by its directory. Raises BadInput
-    if there is none, or if it is another kind of artifact.
+    if there is none, if it is another kind of artifact, or if its bytes are not its manifest's.
     """
+    path = _found(reference, store)
+    if (path / MANIFEST).is_file() and (damage := problems_with_files(path, read_manifest(path))):
+        raise BadInput(*damage)
+    return path
+
+
+def _found(reference: str, store: Path) -> Path:
     if graph_file(Path(reference)).is_file():
         return Path(reference)
     path = find_named(reference, store)

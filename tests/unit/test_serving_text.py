@@ -187,6 +187,10 @@ def test_a_bundle_is_found_by_its_release_and_by_a_channel(tmp_path: Path) -> No
     assert find_bundle(read_manifest(old).digest[:8], store) == old_bundle
     promote(store, "production", old, "first")
     assert find_bundle("production", store) == old_bundle
+    (old_bundle / "config.json").write_text('{"said": 7}')
+    for reference in ("production", str(old_bundle), read_manifest(old_bundle).digest[:8]):
+        with pytest.raises(BadInput, match=r"config.json: has changed, its sha256 is not"):
+            find_bundle(reference, store)
     manifest = read_manifest(new)
     entry = manifest.inputs["bundle"].model_copy(update={"digest": "0" * 64})
     changed = manifest.model_copy(update={"inputs": {"bundle": entry}})
