@@ -80,7 +80,10 @@ def next_token(
         logits_V[known] = np.where(values > 0, values / penalty, values * penalty)
     if sampling.greedy:
         return int(logits_V.argmax())
-    scaled = logits_V.astype(np.float64) / sampling.temperature
+    # From the highest down, so that what a tiny temperature makes too large is only ever -inf.
+    below_V = logits_V.astype(np.float64) - logits_V.max()
+    with np.errstate(over="ignore"):
+        scaled = below_V / sampling.temperature
     order = np.argsort(-scaled, kind="stable")  # equals keep the vocabulary's order
     if sampling.top_k:
         order = order[: sampling.top_k]

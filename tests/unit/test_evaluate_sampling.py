@@ -175,3 +175,11 @@ def test_what_was_said_becomes_less_likely() -> None:
 def test_the_report_names_what_took_part() -> None:
     assert "temperature" not in profile("greedy").used()
     assert {"temperature", "top_p", "top_k", "seed"} <= set(profile("default").used())
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_coldest_draw_is_greedy_without_a_warning() -> None:
+    logits, rng = np.random.default_rng(1).standard_normal(50), np.random.default_rng(0)
+    for temperature in (1e-320, 1e-300, 1e-30):
+        sampling = Sampling(**(BASE | {"temperature": temperature}))
+        assert next_token(logits, sampling, rng) == logits.argmax()
