@@ -3,10 +3,16 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 DType = Literal["fp32", "bf16", "fp16"]
 """Type in which weights are stored."""
+
+MOST = 10**9
+"""More than any run has of anything; what computes with more overflows, or never ends."""
+
+Count = Annotated[int, Field(le=MOST)]
+"""How many: steps, sequences, tokens, seconds."""
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.errors import BadInput
-from artifacts.fields import UNITS, size_in_bytes
+from artifacts.fields import MOST, UNITS, size_in_bytes
 from artifacts.json_files import read_object
+from artifacts.validation import shown
 from flows.columns import columns
 from flows.lifecycle import RunConfig, load_config
 from stages.engine.mesh import bubble
@@ -86,8 +87,15 @@ def _vocabulary(config: RunConfig) -> int:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise BadInput(f"corpus.tokenizer.file: {tokenizer.file} holds no vocabulary by name")
-    ids = [*vocabulary.values(), *(token["id"] for token in added or [])]
-    return int(max(ids)) + 1
+    tokens = added if isinstance(added, list) else [added] if added else []
+    own = [token.get("id") if isinstance(token, dict) else None for token in tokens]
+    ids = [*vocabulary.values(), *own]
+    if strange := [id for id in ids if type(id) is not int or not 0 <= id < MOST]:
+        raise BadInput(
+            f"corpus.tokenizer.file: {tokenizer.file} has the token id {shown(strange[0])}; "
+            "a number from 0 would be right"
+        )
+    return max(ids) + 1
 
 
 def _text(

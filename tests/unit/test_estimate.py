@@ -138,3 +138,22 @@ def test_a_size_needs_a_number_and_a_unit(text: str) -> None:
     said = f"--device-memory: is {text}; a number above 0 and a unit"
     with pytest.raises(BadInput, match=said):
         print_plan(Path("configs/quickstart.yaml"), [], text, 8, "fp32", None)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ('{"model": {"vocab": {"a": 1}}, "added_tokens": [{}]}', "null"),
+        ('{"model": {"vocab": {"a": 1}}, "added_tokens": 5}', "null"),
+        ('{"model": {"vocab": {"a": "b"}}}', "'b'"),
+        ('{"model": {"vocab": {"a": 1e400}}}', "inf"),
+    ],
+)
+def test_a_tokenizer_whose_ids_are_no_numbers_is_refused(
+    tmp_path: Path, tokenizer: str, said: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tokenizer)
+    override = f"corpus.tokenizer={{file: {path}}}"
+    with pytest.raises(BadInput, match=f"tokenizer.json has the token id {said}; a number from"):
+        print_plan(Path("configs/quickstart.yaml"), [override], None, None, "fp32", None)
