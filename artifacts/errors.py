@@ -1,12 +1,22 @@
 """The errors a user may see, each with the exit code it ends the command with."""
 
 import errno
+import re
 
 
 class MindCycleError(Exception):
     """Base of every error that is the user's to read; shown as one sentence, never a traceback."""
 
     exit_code = 1
+
+
+_LONG_WORD = re.compile(r"(\S{100})\S{100,}(\S{100})")
+"""Nobody reads it to its end, and most paths are shorter."""
+
+
+def readable(text: str) -> str:
+    """A sentence without the middle of its very long words."""
+    return _LONG_WORD.sub(r"\1 ... \2", text)
 
 
 MOST_SHOWN = 25
@@ -25,7 +35,8 @@ class BadInput(MindCycleError):
     def __init__(self, *problems: str):
         self.problems = list(problems)
         more = len(problems) - MOST_SHOWN
-        shown = problems[:MOST_SHOWN] if more > 1 else problems
+        shown = [readable(each) for each in problems]
+        shown = shown[:MOST_SHOWN] if more > 1 else shown
         super().__init__("\n".join([*shown, *([f"and {more} problems more"] if more > 1 else [])]))
 
 
@@ -43,7 +54,8 @@ def said_of(error: OSError, place: object) -> str:
     """What the system says, about the file it names or else about `place`."""
     about = error.filename2 or error.filename or place
     more = "; free some space, then the same command goes on from here"
-    return f"{about}: {error.strerror or error}{more if error.errno in FULL else ''}"
+    said = error.strerror or error
+    return readable(f"{about}: {said}{more if error.errno in FULL else ''}")
 
 
 REJECTED = 3

@@ -2,6 +2,7 @@
 
 import math
 import re
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ LONGEST = 120
 """Characters of a value that are shown; what is wrong with a longer one is seen by then."""
 WORDS = {"True": "true", "False": "false", "None": "null"}
 """Python's words as YAML and JSON write them."""
+
+_SHORT = reprlib.Repr()
+"""Of a structure only the beginning is looked at: YAML's aliases make endless ones."""
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
 
 
 def sentences(error: ValidationError, section: str = "", data: Any = None) -> list[str]:
@@ -32,7 +38,7 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return WORDS[str(value)]
     try:
-        text = repr(value)
+        text = _SHORT.repr(value) if isinstance(value, dict | list | tuple) else repr(value)
     except ValueError:  # Python's own limit on printing numbers
         return "a number of thousands of digits"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."

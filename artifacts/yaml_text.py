@@ -15,6 +15,12 @@ import yaml
 from artifacts.errors import BadInput
 from artifacts.validation import plain
 
+MOST_BYTES = 1 << 20
+"""A config needs a hundredth; PyYAML takes seconds for a megabyte."""
+
+MOST_VALUES = 100_000
+"""Values that a text may stand for, its aliases written out: some lines of them are billions."""
+
 MOST_DIGITS = 400
 """More than any number needs; Python itself refuses to read some thousands."""
 
@@ -97,7 +103,9 @@ _ENDS = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken
 def read_yaml(path: Path) -> Any:
     """The value that a file holds. Raises BadInput."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -107,6 +115,8 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str, where: str) -> Any:
     """The value that `text` holds. Raises BadInput, beginning with `where`, naming the line."""
+    if len(text) > MOST_BYTES:
+        raise BadInput(f"{where}: is longer than {MOST_BYTES >> 20} MiB; a config is a page or two")
     try:
         depth = 0
         for token in yaml.scan(text, Loader=_Loader):
@@ -118,7 +128,7 @@ def parse_yaml(text: str, where: str) -> Any:
                     f"line {token.start_mark.line + 1}: holds the tag {_tag_text(token)}; "
                     "tags are not allowed, write plain values"
                 )
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+        return _value(text)
     except BadInput as error:
         raise BadInput(*(f"{where}: {problem}" for problem in error.problems)) from None
     except yaml.MarkedYAMLError as error:
@@ -129,6 +139,28 @@ def parse_yaml(text: str, where: str) -> Any:
         raise BadInput(f"{where}: is no YAML: {reason}") from None
     except RecursionError:
         raise BadInput(f"{where}: is nested within itself") from None
+
+
+def _value(text: str) -> Any:
+    loader = _Loader(text)  # a SafeLoader: builds plain values only
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count(node, {}) > MOST_VALUES:
+            raise BadInput(f"holds more than {MOST_VALUES} values, its aliases written out")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Values below a node, each alias counted as what it stands for."""
+    if id(node) not in known:
+        below = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for item in below for part in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_count(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _tag_text(token: yaml.TagToken) -> str:

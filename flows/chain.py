@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from artifacts.approval import Approval, approval_of
 from artifacts.claims import Claims, claims
-from artifacts.errors import BadInput, MindCycleError
+from artifacts.errors import BadInput, MindCycleError, said_of
 from artifacts.manifest import read_manifest
-from artifacts.validation import plain
 from flows.stage_process import StageOutcome, run_stage
 from stages.spec import Request, StageConfig, StageSpec
 
@@ -186,7 +185,7 @@ def check_sources(work: Work) -> None:
             if not missing:
                 config.look_into_sources()
         except OSError as error:
-            problems.append(f"{name}: {plain(str(error.filename))}: {error.strerror}")
+            problems.append(f"{name}: {said_of(error, name)}")
         except MindCycleError as error:
             problems += [
                 line if line.startswith(f"{name}.") else f"{name}: {line}"

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed while working, 2 bad input (nothing was done), 3 rejected by the gate.
 """
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -452,7 +453,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = 128 + ended.signal_number
     except OSError as error:
         print(said_of(error, "error"), file=sys.stderr)
-        code = 1
+        code = 2 if error.errno == errno.ENAMETOOLONG else 1
     else:
         code = 0
     sys.exit(code)

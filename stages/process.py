@@ -76,6 +76,10 @@ def main(spec: StageSpec, run: Run) -> None:
     except OSError as error:
         print(f"{spec.name}: {said_of(error, 'store')}", file=sys.stderr)
         code = 1
+    except MemoryError as error:
+        said = str(error) or "no more is to be had"
+        print(f"{spec.name}: memory does not suffice: {said}", file=sys.stderr)
+        code = 1
     except Exception:
         traceback.print_exc()
         code = 1

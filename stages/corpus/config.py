@@ -1,12 +1,13 @@
 """What the corpus stage can be told: where text comes from, its tokenizer, and its split."""
 
-import glob
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from artifacts.errors import BadInput
+from artifacts.fields import Count
+from artifacts.patterns import files_fitting
 from stages.corpus.world_words import ATTRIBUTES, MAX_COUNTRIES
 from stages.spec import StageConfig, StageSpec
 
@@ -30,7 +31,7 @@ class WorldSource(_Part):
     """Number of countries, even; half of them are asked about only in the test. Default 60."""
     attributes: int = Field(6, ge=1, le=len(ATTRIBUTES))
     """Number of things known of each country, each with one of four values. Default 6."""
-    documents: int = Field(20_000, ge=1)
+    documents: Count = Field(20_000, ge=1)
     """Number of documents to write. Default 20000, about half a million tokens."""
     chinese_share: float = Field(0.5, ge=0, le=1)
     """Share of the documents that are Chinese, 0 to 1; the rest is English. Default 0.5."""
@@ -65,8 +66,7 @@ class FilesSource(_Part):
         found: dict[Path, None] = {}
         problems = []
         for i, pattern in enumerate(self.paths):
-            matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]
-            files = [path for path in matches if path.is_file()]
+            files = sorted(files_fitting(pattern), key=str)
             if not files:
                 problems.append(f"paths.{i}: {pattern!r} fits no file (looked from {Path.cwd()})")
             for path in files:
@@ -134,7 +134,7 @@ class TokenizerConfig(_Part):
 
     vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, le=1 << 20)
     """Number of entries to train, special tokens and the 256 bytes included."""
-    max_bytes: int = Field(2_000_000_000, ge=1)
+    max_bytes: int = Field(2_000_000_000, ge=1, le=1 << 50)
     """Text to train on, UTF-8 bytes from the beginning. Default 2e9: more changes little."""
     file: str | None = None
     """An existing `tokenizer.json`; what stands beside it (`tokenizer_config.json`) is read too."""

@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.fields import Count
+
 Precision = Literal["fp32", "fp16", "bf16"]
 NO_BF16 = (
     "is 'bf16', in which MindSpore has no matrix product on CPU; fp32 would be right, or fp16, "
@@ -38,7 +40,7 @@ class OptimizerConfig(Section):
 class ScheduleConfig(Section):
     """Linear warm-up, then a half cosine down to a floor; counted in optimiser steps."""
 
-    warmup_steps: int = Field(default=100, ge=0)
+    warmup_steps: Count = Field(default=100, ge=0)
     """Optimiser steps until the peak is reached."""
     floor_ratio: float = Field(default=0.1, ge=0, le=1)
     """The last step's learning rate, as a share of the peak."""

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from artifacts.errors import BadInput
+from artifacts.fields import MOST, Count
 from stages.evaluate.other_tasks import LmEvalTask, TextTask, kind_of, read_texts
 from stages.evaluate.sampling import SamplingProfile, profile
 from stages.spec import Input, StageConfig, StageSpec
@@ -48,7 +49,7 @@ class TaskConfig(BaseModel):
     """For hub, the commit to read; without it the newest, which may change."""
     split: Split | None = None
     """The split to score; by default mmlu's test and ceval's val, as lm-eval does."""
-    num_fewshot: int = Field(0, ge=0)
+    num_fewshot: Count = Field(0, ge=0)
     """Worked examples before each question: the first ones of the subject's dev split."""
     limit: int | float | None = None
     """Questions a subject, the first ones: a number from 1, or a share below 1 (rounded up)."""
@@ -64,7 +65,7 @@ class TaskConfig(BaseModel):
     @field_validator("limit")
     @classmethod
     def _limit_counts(cls, value: int | float | None) -> int | float | None:
-        if value is not None and (value <= 0 or (value >= 1 and value != int(value))):
+        if value is not None and not (0 < value < 1 or (1 <= value <= MOST and value % 1 == 0)):
             raise ValueError("a whole number from 1 or a share between 0 and 1 would do")
         return value
 
@@ -151,9 +152,9 @@ class EvaluateConfig(StageConfig):
     sampling: SamplingProfile = Field(default_factory=lambda: profile("default"))
     """How text is drawn: a profile's name (default, greedy, open), a file, or the values. Tasks
     that score likelihoods draw nothing and use none of it."""
-    batch_size: int = Field(16, gt=0)
+    batch_size: Count = Field(16, gt=0)
     """Prompts a forward pass; changes speed and memory, not the choices."""
-    max_length: int | None = Field(None, gt=1)
+    max_length: Count | None = Field(None, gt=1)
     """Longest prompt and answer together, tokens; by default what the model was trained for."""
     overlong: Literal["refuse", "leave_out"] = "refuse"
     """What becomes of a question that is too long even without examples, since a question is never

@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInput
+from artifacts.fields import Count
+from artifacts.patterns import files_fitting
 from artifacts.validation import shown
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 """Endings of the files that a local mirror may hold."""
-Limit = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0, lt=1)]
+Limit = Annotated[Count, Field(gt=0)] | Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=80)]
 
 
@@ -32,7 +34,7 @@ class LmEvalTask(BaseModel):
     """For mirror, a folder that holds the datasets: OWNER/NAME/CONFIGURATION/SPLIT.csv (or .jsonl,
     .parquet, the hub's own names of files, or a dataset written by `save_to_disk`). Folders that
     hold nothing else may be left out, so one dataset's files may lie in `path` itself."""
-    num_fewshot: int | None = Field(None, ge=0)
+    num_fewshot: Count | None = Field(None, ge=0)
     """Worked examples before each question; by default the task's own number."""
     limit: Limit | None = None
     """Questions of each of its tasks, the first ones: a number from 1, or a share below 1."""
@@ -85,7 +87,7 @@ class TextTask(BaseModel):
     name: Name = "text"
     """The task's name in the report."""
     data: Literal["files"] = "files"
-    limit: int | None = Field(None, gt=0)
+    limit: Count | None = Field(None, gt=0)
     """Texts to read, the first ones."""
 
     @property
@@ -98,9 +100,7 @@ class TextTask(BaseModel):
         found: dict[Path, None] = {}
         problems = []
         for pattern in self.texts:
-            path = Path(pattern)
-            fitting = [path] if path.is_file() else sorted(Path(path.anchor).glob(_relative(path)))
-            files = [one for one in fitting if one.is_file()]
+            files = files_fitting(pattern)
             if not files:
                 problems.append(f"tasks.{self.title}.texts: no file fits {pattern!r}")
             found.update(dict.fromkeys(files))
@@ -137,10 +137,6 @@ def read_texts(config: TextTask) -> list[tuple[str, str]]:
     if not found:
         raise BadInput(f"tasks.{config.title}.texts: hold no text")
     return found[: config.limit]
-
-
-def _relative(path: Path) -> str:
-    return str(path.relative_to(path.anchor)) if path.anchor else str(path)
 
 
 def kind_of(value: Any) -> str:

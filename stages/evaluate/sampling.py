@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from artifacts.digest import sha256_json
 from artifacts.errors import BadInput
+from artifacts.fields import Count
 from artifacts.yaml_text import read_yaml
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -27,14 +28,14 @@ class Sampling(BaseModel):
     """Logits are divided by it; 0 is greedy."""
     top_p: float = Field(gt=0, le=1)
     """Draw from the fewest tokens that hold this share of the probability; 1 leaves all."""
-    top_k: int = Field(ge=0)
+    top_k: Count = Field(ge=0)
     """Draw from this many most likely tokens; 0 leaves all."""
     repetition_penalty: float = Field(1.0, gt=0, le=100)
     """Logits of tokens that prompt or text hold are divided by it where positive, multiplied where
     negative (Keskar et al. 2019, arXiv:1909.05858, as transformers has it); 1 changes nothing."""
     seed: int = Field(ge=0, lt=2**63)
     """Each request draws from its own generator, made from this, so batches change nothing."""
-    max_tokens: int = Field(gt=0)
+    max_tokens: Count = Field(gt=0)
     """Length at which a generated text is cut, tokens."""
     stop: tuple[str, ...] = ()
     """Texts at which generation ends, besides those of the task."""

@@ -2,6 +2,7 @@
 
 from pydantic import Field, field_validator
 
+from artifacts.fields import Count
 from artifacts.onnx_kinds import Operators, Precision
 from stages.export.kinds import MAX_ERROR, MAX_MEAN_KL, EngineName, uses_microsoft
 from stages.spec import Input, StageConfig, StageSpec
@@ -13,7 +14,7 @@ class ProofConfig(StageConfig):
     engines: tuple[EngineName, ...] | None = None
     """Where the graph is proved: onnxruntime always, and reference (ONNX's evaluator), openvino
     (if installed). By default onnxruntime, and reference unless it lacks the operators."""
-    longest: int | None = Field(None, ge=2)
+    longest: Count | None = Field(None, ge=2)
     """Longest sequence of the proof, past included, in tokens. By default the model's longest, at
     most 512: longer ones take longer and run the same operators."""
     threshold: float | None = Field(None, gt=0)

@@ -1,13 +1,14 @@
 """What the fine-tuning stage can be told: data, template, adapter, and how long to train."""
 
-import glob
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from artifacts.errors import BadInput
+from artifacts.fields import Count
 from artifacts.lora_spec import PROJECTIONS, LoraSpec, Projection, problem_with_pattern
+from artifacts.patterns import files_fitting
 from stages.engine.settings import OptimizerConfig, ScheduleConfig, Section
 from stages.finetune.examples import TURNS, Format, read_examples
 from stages.spec import Input, StageConfig, StageSpec, when_set
@@ -30,11 +31,7 @@ class Files(Section):
         found: dict[Path, None] = {}
         problems = []
         for index, pattern in enumerate(self.files):
-            fitting = sorted(
-                path
-                for name in glob.glob(pattern, recursive=True)
-                if (path := Path(name)).is_file()
-            )
+            fitting = files_fitting(pattern)
             if not fitting:
                 problems.append(f"finetune.data.files.{index}: {pattern!r} fits no file")
             found |= dict.fromkeys(fitting)
@@ -55,6 +52,10 @@ Data = Annotated[
 ]
 
 
+Rank = Annotated[int, Field(le=1 << 16)]
+"""Wider than any linear would be no low rank."""
+
+
 def _which_targets(value: Any) -> str:
     return "function-pattern" if isinstance(value, str) else "function-names"
 
@@ -62,7 +63,7 @@ def _which_targets(value: Any) -> str:
 class LoraConfig(Section):
     """The adapter: W + alpha / rank * B @ A on some linears, W frozen."""
 
-    rank: int = Field(8, ge=1)
+    rank: Rank = Field(8, ge=1)
     """Inner width of every pair A [rank, in], B [out, rank]."""
     alpha: float = Field(16.0, gt=0)
     """Scale of the addition, alpha / rank. Much more than twice the rank makes training unsteady
@@ -74,7 +75,7 @@ class LoraConfig(Section):
     ] = PROJECTIONS
     """Linears that get a pair, in every layer; all seven by default. Or one regular expression
     that fits whole names, such as `.*layers\\.(2|3)\\..*_proj`."""
-    rank_pattern: dict[str, Annotated[int, Field(ge=1)]] = when_set({})
+    rank_pattern: dict[str, Annotated[Rank, Field(ge=1)]] = when_set({})
     """Other ranks for some linears: patterns of the end of a name -> rank, as peft reads them."""
     alpha_pattern: dict[str, Annotated[float, Field(gt=0)]] = when_set({})
     """Other alphas for some linears, in the same way."""
@@ -126,7 +127,7 @@ class LoraOptimizerConfig(OptimizerConfig):
 class LoraScheduleConfig(ScheduleConfig):
     """Linear warm-up, then a half cosine down to a floor; counted in optimiser steps."""
 
-    warmup_steps: int = Field(10, ge=0)
+    warmup_steps: Count = Field(10, ge=0)
     """Optimiser steps until the peak is reached."""
     floor_ratio: float = Field(0.0, ge=0, le=1)
     """The last step's learning rate, as a share of the peak; 1 keeps the rate constant."""
@@ -135,9 +136,9 @@ class LoraScheduleConfig(ScheduleConfig):
 class BatchConfig(Section):
     """How many examples make one optimiser step."""
 
-    global_size: int = Field(16, ge=1)
+    global_size: Count = Field(16, ge=1)
     """Examples a step."""
-    per_device_size: int | None = Field(None, ge=1)
+    per_device_size: Count | None = Field(None, ge=1)
     """Examples computed at once, to save memory; divides `global_size`, and what is missing to it
     is accumulated. By default all of them."""
 
@@ -155,7 +156,7 @@ class BatchConfig(Section):
 class CheckpointConfig(Section):
     """The state that a killed run goes on from; the result does not depend on it."""
 
-    every: int = Field(50, ge=1)
+    every: Count = Field(50, ge=1)
     """Optimiser steps between two."""
 
 
@@ -164,7 +165,7 @@ class ParallelConfig(Section):
 
     data: int = Field(default=1, ge=1, le=1024)
     """Processes that each take a share of every batch. Default 1."""
-    timeout_seconds: int = Field(default=300, ge=30)
+    timeout_seconds: Count = Field(default=300, ge=30)
     """How late one process may be for another. Default 300."""
 
 
@@ -182,7 +183,7 @@ class FinetuneConfig(StageConfig):
     """What is trained: an adapter beside the frozen base, all weights, or those of the last layers.
     The latter two make a whole model instead of an adapter, and want a tenth of LoRA's learning
     rate. Default lora."""
-    last_layers: int | None = when_set(None, ge=1)
+    last_layers: Count | None = when_set(None, ge=1)
     """How many decoder layers, counted from the end, method last_layers trains; embedding, head and
     norm stay as they are."""
     lora: LoraConfig = LoraConfig.model_validate({})
@@ -193,11 +194,11 @@ class FinetuneConfig(StageConfig):
     """The learning rate over the steps."""
     batch: BatchConfig = BatchConfig.model_validate({})
     """Examples a step."""
-    steps: int | None = Field(None, ge=1)
+    steps: Count | None = Field(None, ge=1)
     """Optimiser steps. State either this or `epochs`."""
-    epochs: float | None = Field(None, gt=0)
+    epochs: float | None = Field(None, gt=0, le=1_000_000)
     """Passes over the kept examples, rounded up to whole steps. 2 or 3 are customary."""
-    max_length: int = Field(256, ge=8)
+    max_length: Count = Field(256, ge=8)
     """Longest example in tokens, its end included; longer ones are dropped and counted, not cut."""
     packing: bool = when_set(False)
     """Whether several examples share a row of up to max_length tokens. They do not see each other;
@@ -273,7 +274,7 @@ class FinetuneConfig(StageConfig):
 
 
 def _divisor_below(whole: int, bound: int) -> int:
-    return next(size for size in range(bound, 0, -1) if whole % size == 0)
+    return next(size for size in range(min(bound, whole), 0, -1) if whole % size == 0)
 
 
 SPEC = StageSpec(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from artifacts.architecture import Architecture, Family
+from artifacts.fields import Count
 from artifacts.validation import sentences
 from stages.engine.machines import Machines
 from stages.engine.mesh import Layout
@@ -27,19 +28,19 @@ class ModelConfig(Section):
 
     family: Family = "llama"
     """llama, mistral, qwen2 (q/k/v biases) or qwen3 (q/k norms). Default llama."""
-    hidden_size: int = Field(gt=0)
+    hidden_size: Count = Field(gt=0)
     """Width of the residual stream, features."""
-    layers: int = Field(gt=0)
+    layers: Count = Field(gt=0)
     """Number of decoder layers."""
-    heads: int = Field(gt=0)
+    heads: Count = Field(gt=0)
     """Number of query heads."""
-    kv_heads: int | None = Field(default=None, gt=0)
+    kv_heads: Count | None = Field(default=None, gt=0)
     """Number of key/value heads; divides `heads`. Default: as many as `heads`."""
-    head_dim: int | None = Field(default=None, gt=0)
+    head_dim: Count | None = Field(default=None, gt=0)
     """Features of one head, even. Default: hidden_size / heads."""
-    intermediate_size: int = Field(gt=0)
+    intermediate_size: Count = Field(gt=0)
     """Width of the SwiGLU, features; about 8/3 of hidden_size is customary."""
-    max_positions: int | None = Field(default=None, gt=0)
+    max_positions: Count | None = Field(default=None, gt=0)
     """Longest sequence the model declares, tokens. Default: batch.sequence_length."""
     rope_theta: float = Field(default=10000.0, gt=0)
     """Base of the rotary frequencies. Default 10000, right for contexts of some thousand tokens."""
@@ -99,13 +100,13 @@ class ModelConfig(Section):
 class BatchConfig(Section):
     """One optimiser step's data. State `global_tokens` or `global_size`; the rest follows."""
 
-    sequence_length: int = Field(ge=2)
+    sequence_length: Count = Field(ge=2)
     """Tokens of one sequence."""
-    global_tokens: int | None = Field(default=None, gt=0)
+    global_tokens: Count | None = Field(default=None, gt=0)
     """Tokens of one optimiser step over all processes; a multiple of sequence_length."""
-    global_size: int | None = Field(default=None, gt=0)
+    global_size: Count | None = Field(default=None, gt=0)
     """Sequences of one optimiser step over all processes."""
-    per_device_size: int | None = Field(default=None, gt=0)
+    per_device_size: Count | None = Field(default=None, gt=0)
     """Sequences a process takes at once; what is missing to the global size is accumulated.
     Default: all of its share at once."""
 
@@ -144,13 +145,13 @@ class ParallelConfig(Section):
     several times as many micro-batches (batch.per_device_size). Default 1."""
     zero: Literal[0, 1] = 0
     """1: the data processes divide AdamW's state among themselves. Default 0: each holds all."""
-    timeout_seconds: int = Field(default=300, ge=30)
+    timeout_seconds: Count = Field(default=300, ge=30)
     """How late one process may be for another at a collective. Default 300: a graph's compilation
     and a checkpoint's writing must fit in. So long, too, do machines wait for each other."""
     nodes: int = Field(default=1, gt=0, le=1024)
     """Machines that the processes are divided over, each with as many. All run the same command,
     but for node_rank, and share the store's directory. Default 1."""
-    node_rank: int = Field(default=0, ge=0)
+    node_rank: Count = Field(default=0, ge=0)
     """Which of the machines this one is, for --set pretrain.parallel.node_rank=1; machine 0 leads
     and writes. Default 0."""
     master: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+:[0-9]{1,5}$")
@@ -193,18 +194,18 @@ class ParallelConfig(Section):
 class CheckpointConfig(Section):
     """Rolling checkpoints, from which a killed run goes on."""
 
-    every: int = Field(default=500, gt=0)
+    every: Count = Field(default=500, gt=0)
     """Optimiser steps between two. Default 500."""
-    keep: int = Field(default=5, gt=0)
+    keep: Count = Field(default=5, gt=0)
     """How many of the last are kept while training. Default 5."""
 
 
 class ValidationConfig(Section):
     """The loss on held-out text."""
 
-    every: int = Field(default=500, gt=0)
+    every: Count = Field(default=500, gt=0)
     """Optimiser steps between two; the start and the end are always measured. Default 500."""
-    batches: int = Field(default=8, gt=0)
+    batches: Count = Field(default=8, gt=0)
     """How many global batches of the validation split are used, always the same, from its start;
     fewer if it holds fewer. Default 8."""
 
@@ -225,7 +226,7 @@ class PretrainConfig(StageConfig):
     as input of that name, whose optimiser starts anew."""
     batch: BatchConfig
     """One optimiser step's data."""
-    steps: int = Field(gt=0)
+    steps: Count = Field(gt=0)
     """Optimiser steps in all."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW."""
@@ -252,7 +253,7 @@ class PretrainConfig(StageConfig):
     """Whether only what goes into each layer is kept for the way back, and the layer computed again
     there: a third more arithmetic, the same numbers, the memory of one layer. The stages of a
     pipeline do so anyway. Default false."""
-    max_nonfinite_steps: int = Field(default=10, gt=0)
+    max_nonfinite_steps: Count = Field(default=10, gt=0)
     """A step whose loss or gradient is not finite is skipped; so many in a row end the run.
     Default 10."""
     seed: int = Field(default=0, ge=0, lt=2**32)

@@ -20,6 +20,10 @@ def taken_port(bench: Bench) -> int:
     return port
 
 
+BOMB = ["k0: &k0 [a, a]"]
+BOMB += [f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 10)}]" for i in range(1, 10)]
+BOMB += ["corpus: *k9"]
+
 FILES = [
     typed(
         "config", "no such file", "nowhere.yaml: cannot be read: No such file", "run nowhere.yaml"
@@ -76,6 +80,20 @@ FILES = [
         "run.yaml: line 1: is nested too deeply",
         "check run.yaml",
         file("run.yaml", "[" * 5000),
+    ),
+    typed(
+        "config",
+        "aliases that stand for billions of values",
+        "run.yaml: holds more than 100000 values, its aliases written out",
+        "check run.yaml",
+        file("run.yaml", "\n".join(BOMB)),
+    ),
+    typed(
+        "config",
+        "a file of megabytes",
+        "run.yaml: is longer than 1 MiB; a config is a page or two",
+        "check run.yaml",
+        file("run.yaml", lambda data: data + b"# nothing\n" * 200_000),
     ),
     typed(
         "config",
@@ -346,6 +364,41 @@ VALUES = [
         "a rule that needs a baseline, without one",
         "gate.rules.0: no_regression needs scores to compare with; set baseline",
         "gate.rules=[{rule: no_regression, task: world_mmlu_continuation}]",
+    ),
+    config(
+        "a number of steps that no run reaches",
+        "pretrain.steps: is 1000000000000000000000000000000; input should be less than or equal to",
+        f"pretrain.steps={10**30}",
+    ),
+    config(
+        "a batch that no memory holds",
+        "pretrain.batch.global_size: is 100000000000; input should be less than or equal to",
+        f"pretrain.batch.global_size={10**11}",
+    ),
+    config(
+        "a part of a batch larger than any batch",
+        "finetune.batch: per_device_size 1000000000 does not divide global_size 4; 4 would",
+        f"finetune.batch.per_device_size={10**9}",
+    ),
+    config(
+        "a rank beyond any width",
+        "finetune.lora.rank: is 1000000000000000000000000000000; input should be less than",
+        f"finetune.lora.rank={10**30}",
+    ),
+    config(
+        "a limit without end",
+        "evaluate.tasks.1.limit: is inf; a whole number from 1 or a share between 0 and 1 would do",
+        "evaluate.tasks.1.limit=1e999",
+    ),
+    config(
+        "texts of no name",
+        "evaluate: tasks.text.texts: no file fits ''",
+        "evaluate.tasks.1={texts: ['']}",
+    ),
+    config(
+        "a path too long for any disk",
+        "/state.json: File name too long",
+        "pretrain.resume_from=" + "x" * 300,
     ),
     config("no rule at all", "gate.rules: list should have at least 1 item", "gate.rules=[]"),
     config(

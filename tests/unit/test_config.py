@@ -171,3 +171,9 @@ def test_any_mapping_is_refused_in_sentences(data):
     data["corpus"] = 3  # so that there is a problem at least
     with pytest.raises(BadInput, match="corpus: "):
         check_config(Run, data)
+
+
+def test_a_very_long_word_is_shown_by_its_ends() -> None:
+    said = str(BadInput("paths.0: '" + "x" * 5000 + ".txt' fits no file"))
+    assert len(said) < 250
+    assert ".txt' fits no file" in said

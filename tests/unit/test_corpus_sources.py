@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from artifacts.errors import BadInput, StageFailed
 from artifacts.validation import sentences
 from stages.corpus import documents as documents_module
-from stages.corpus.config import CorpusConfig
+from stages.corpus.config import CorpusConfig, FilesSource
 from stages.corpus.documents import documents
+from stages.evaluate.other_tasks import TextTask
 
 
 def read(path: Path, **options: Any) -> list[str]:
@@ -254,3 +255,10 @@ def test_a_wrong_config_is_refused(change: dict[str, Any], says: str) -> None:
     CorpusConfig.model_validate(good)
     with pytest.raises(ValueError, match=says):
         CorpusConfig.model_validate(good | change)
+
+
+def test_a_file_of_that_very_name_is_meant_though_it_holds_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "a b*[1].txt"
+    path.write_text("x")
+    assert FilesSource(kind="files", paths=[str(path)]).files() == [path]
+    assert TextTask(texts=(str(path),)).files() == [path]

@@ -201,6 +201,9 @@ def test_texts_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"words": "y"}\n')
     with pytest.raises(BadInput, match=r"a.jsonl:2: is .* an object with text"):
         ask(None, {"texts": [str(tmp_path / "a.jsonl")]})
+    for pattern in ("", ".", "/", "a**"):
+        with pytest.raises(BadInput, match=r"tasks.text.texts: no file fits "):
+            TextTask(texts=(pattern,)).files()
     with pytest.raises(BadInput, match=r"tasks.text.texts: no file fits '.*nothing\*'"):
         TextTask(texts=(str(tmp_path / "nothing*"),)).files()
 

@@ -46,6 +46,13 @@ def config(**changes: Any) -> FinetuneConfig:
             {"batch": {"global_size": 24, "per_device_size": 7}},
             "per_device_size 7 does not divide global_size 24; 6 would",
         ),
+        (
+            {"batch": {"global_size": 24, "per_device_size": 10**9}},
+            "per_device_size 1000000000 does not divide global_size 24; 24 would",
+        ),
+        ({"steps": 10**30}, "less than or equal to 1000000000"),
+        ({"lora": {"rank": 10**30}}, "less than or equal to 65536"),
+        ({"steps": None, "epochs": 1e308}, "finetune.epochs: is 1e+308; input should be less"),
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate: is 0"),
     ],
 )

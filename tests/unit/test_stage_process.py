@@ -152,9 +152,12 @@ from stages.spec import StageConfig, StageSpec
 
 class SlowConfig(StageConfig):
     seconds: float = 0
+    hungry: bool = False
 
 def run(job):
     (job.work / "begun").write_text("")
+    if job.config.hungry:
+        raise MemoryError("Unable to allocate 11.6 TiB")
     time.sleep(job.config.seconds)
     return {"outcome": "rejected"}
 
@@ -204,6 +207,14 @@ def test_a_bad_request_ends_with_a_sentence_and_exit_2(
     out, err = process.communicate()
     assert process.returncode == 2
     assert says in err
+    assert "Traceback" not in out + err
+
+
+def test_too_little_memory_is_a_sentence(tmp_path: Path) -> None:
+    process = start(tmp_path, slow(tmp_path, hungry=True))
+    out, err = process.communicate()
+    assert process.returncode == 1
+    assert "slow: memory does not suffice: Unable to allocate 11.6 TiB" in err
     assert "Traceback" not in out + err
 
 

@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInput
+from artifacts.validation import LONGEST, shown
 from artifacts.yaml_text import parse_yaml
+
+DOUBLED = ["k0: &k0 {x: 1}", *(f"k{i}: &k{i} {{<<: [*k{i - 1}, *k{i - 1}]}}" for i in range(1, 40))]
+"""Each line merges the one before twice."""
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,9 @@ def test_scalars_are_read_as_they_look(text, value):
         ("a: 1\n--- \nb: 2", ["no YAML"]),
         ("a: \x07", ["no YAML"]),
         ("[" * 3000, ["nested too deeply"]),
+        ("a: &a [*a]", ["nested within itself"]),
+        ("\n".join(DOUBLED), ["more than 100000 values"]),
+        ("a: " + "x" * (1 << 20), ["longer than 1 MiB"]),
     ],
 )
 def test_what_a_config_may_not_hold(text, words):
@@ -104,3 +111,10 @@ def test_any_text_is_a_value_or_a_sentence(text):
     else:
         return
     assert refusal.startswith("c: ")
+
+
+def test_of_a_structure_only_the_beginning_is_shown():
+    value = ["a", "a"]
+    for _ in range(100):
+        value = [value] * 10
+    assert len(shown(value)) <= LONGEST
