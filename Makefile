@@ -52,6 +52,7 @@ clean:  ## the environments and caches; never a store
 .venv/installed: requirements.lock pyproject.toml
 	@$(call check_python)
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@echo "Installing what requirements.lock names into .venv: about 1.2 GB to fetch, 4 GB on disk ..."
 	.venv/bin/python $(PIP) install -r requirements.lock
 	.venv/bin/python $(PIP) install --no-deps --editable .
 	@touch $@

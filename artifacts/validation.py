@@ -80,6 +80,8 @@ def _sentence(problem: Any, before: str, data: Any) -> str:
         return f"{where}: is no known key"
     if problem["type"] == "literal_error":
         message = re.sub(r"\b(True|False|None)\b", lambda word: WORDS[word[0]], message)
+    if problem["type"] == "path_type":  # its message names Python's class
+        message = "a path would be right"
     value = problem["input"]
     if problem["type"] == "json_invalid":
         return f"{where}: is no JSON: {message.removeprefix('Invalid JSON: ')}"

@@ -201,10 +201,15 @@ def _named(installed: Callable[[str], str]) -> str:
 
 
 def check_disk(store: Path) -> list[Finding]:
-    """Room where the store is, or will be."""
+    """Whether the store can be written where it is or will be, and room there."""
     place = store.absolute()
     while not place.exists():
         place = place.parent
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        text = f"{place} cannot be written: {error.strerror}"
+        return [Finding(False, text, "choose another place: --store")]
     free = shutil.disk_usage(place).free / 1e9
     text = f"{free:.1f} GB free at {place}"
     if free >= DISK_GB:

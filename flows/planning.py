@@ -31,6 +31,11 @@ def print_plan(
     reference_tokens: int | None,
 ) -> None:
     """Print everything that follows from the config. Raises BadInput; starts nothing."""
+    if devices is not None and device_memory is None:
+        raise BadInput(
+            f"--devices: is {devices}; a layout is proposed for devices of a size, so give "
+            "--device-memory as well, such as 64GiB"
+        )
     config = load_config(RunConfig, path, overrides)
     room = None if device_memory is None else _bytes_of(device_memory)
     work = work_of(config, precision)

@@ -16,7 +16,8 @@ class Progress:
         every_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.label, self.total, self.unit = label, total, unit
+        self.label, self.total = label, total
+        self.unit = unit.removesuffix("s") if total == 1 else unit
         self._every, self._clock = every_seconds, clock
         self._begin = self._last = clock()
         self._first_done: int | None = None

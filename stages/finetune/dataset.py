@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tokenizers import Tokenizer
 
+from artifacts.wording import counted
 from stages.finetune.examples import Example
 from stages.finetune.templates import Segment, Template, render, reserved
 
@@ -173,9 +174,9 @@ def dropped_by_text(examples: list[Example]) -> dict[str, list[str]]:
 
 def none_left(dropped: dict[str, list[str]]) -> str:
     """The sentence for a dataset of which every example was dropped."""
-    reasons = ", ".join(f"{len(found)} {why}" for why, found in dropped.items())
-    read = sum(map(len, dropped.values()))
-    return f"finetune.data: none of {read} examples can be used: {reasons}"
+    reasons = ", ".join(f"{why} ({len(found)})" for why, found in dropped.items())
+    read = counted(sum(map(len, dropped.values())), "example")
+    return f"finetune.data: none of {read} can be used: {reasons}"
 
 
 def _unfit(example: Example, marks: tuple[str, ...]) -> str | None:

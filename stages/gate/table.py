@@ -1,6 +1,7 @@
 """`decision.md`: the decision for people."""
 
 from artifacts.decision import Decision, JudgedReport, RuleResult
+from artifacts.wording import counted
 
 HEAD = (
     "| rule | task | passed | candidate | other | difference | standard error | bound | must reach "
@@ -14,7 +15,7 @@ def decision_table(decision: Decision) -> str:
     failed = [result for result in decision.rules if not result.passed]
     parts = [f"# {decision.outcome.capitalize()}\n\n"]
     parts.append(
-        f"{len(decision.rules) - len(failed)} of {len(decision.rules)} rules passed; "
+        f"{len(decision.rules) - len(failed)} of {counted(len(decision.rules), 'rule')} passed; "
         "all must. Scores are micro accuracies, differences are over the same items.\n\n"
     )
     for role, judged in (

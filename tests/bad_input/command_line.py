@@ -478,7 +478,7 @@ SOURCES = [
     ),
     source(
         "instructions without an answer",
-        "finetune.data: none of 1 examples can be used: 1 empty answer",
+        "finetune.data: none of 1 example can be used: empty answer (1)",
         "sft.jsonl",
         '{"instruction": "a", "output": " "}',
         OWN,

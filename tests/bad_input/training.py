@@ -266,7 +266,7 @@ FINETUNE = [
     at(
         "finetune",
         "no example that can be learned from",
-        "finetune.data: none of 6 examples can be used: 6 longer than max_length",
+        "finetune.data: none of 6 examples can be used: longer than max_length (6)",
         config({"max_length": 8}),
     ),
     at(

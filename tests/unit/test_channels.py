@@ -11,7 +11,7 @@ from artifacts.channels import history, promote, roll_back, standing
 from artifacts.errors import BadInput
 from artifacts.manifest import InputEntry, Kind, read_manifest, write_manifest
 from flows.lifecycle import STEPS, _with_baseline
-from flows.promotion import print_channels, print_comparison
+from flows.promotion import print_channels, print_comparison, print_promotion
 from tests.reports import report_content, write_artifact
 from tests.tiny_models import as_artifact
 
@@ -100,6 +100,14 @@ def test_channels_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert "staging  *    release  1111111111111111" in shown
     assert "good on all items" in shown
+
+
+def test_a_move_is_told_without_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = str(made(tmp_path, "1"))
+    print_promotion(reference, tmp_path, "staging", "\x1b]0;title\x07 good", "Ada")
+    assert capsys.readouterr().out.endswith(": \ufffd]0;title\ufffd good)\n")
 
 
 def test_a_channel_serves_as_the_gates_baseline(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ CASES = [
     (("up",), "prefect.yaml: is not here"),
     (("up", "--port", "70000"), "Invalid value for '--port'"),
     (("fly",), "No such command"),
+    (("plan", TINY, "--devices", "8"), "--devices: is 8; a layout is proposed for devices of a s"),
+    (("check", TINY, "--set", "store=42"), "store: is 42; a path would be right"),
     (("ls", "--store", ""), "--store: is ''; a directory would be right"),
     (("run", TINY, "--store", ""), "--store: is ''; a directory would be right"),
     (("channels", "--store", "nope"), "store: nope is no directory"),

@@ -3,6 +3,7 @@
 from flows.console import said
 from flows.lifecycle import STEPS
 from flows.narrow import narrowed
+from stages.progress import Progress
 
 TABLE = (
     "| rule | task | other | bound |\n|---|---|---|---|\n"
@@ -41,3 +42,8 @@ def test_progress_says_first_what_a_short_line_must_keep_and_names_the_step_once
     )
     assert said(pretrain, "pretrain: goes on at step 3", 6.8) == "6.8 s  goes on at step 3"
     assert said(pretrain, "something else") == "something else"
+
+
+def test_one_question_is_no_questions(capsys):
+    Progress("evaluate", 1, "questions").update(0)
+    assert capsys.readouterr().out == "evaluate  0/1 question\n"

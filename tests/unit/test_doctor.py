@@ -66,6 +66,13 @@ def test_disk_is_measured_where_the_store_will_be(tmp_path, monkeypatch):
     assert "--store" in finding.remedy
 
 
+def test_a_place_that_cannot_be_written_is_wrong():
+    (finding,) = doctor.check_disk(Path("/proc/store"))  # not even by root
+    assert not finding.right
+    assert finding.text.startswith("/proc cannot be written: ")
+    assert "--store" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("text", "right", "words"),
     [

@@ -54,6 +54,7 @@ def test_without_rules_every_choice_must_be_the_models(tmp_path: Path) -> None:
     assert "otherwise on item-0150 of world_en (bundle 0, model 1)" in decision.rules[0].reason
     page = (tmp_path / "b/work/decision.md").read_text()
     assert "| same_choices | all tasks | **no** | 0.9950 |" in page
+    assert "\n0 of 1 rule passed; all must." in page
 
 
 def test_items_that_differ_are_named_up_to_eight(tmp_path: Path) -> None:
