@@ -16,6 +16,8 @@ WORST = 5
 SURE = 3
 """Standard errors that a score must lie off chance to be called so; with two, one guessed task in
 twenty would be."""
+TOP = 104
+"""Percent at the end of an axis: a bar of 100 % and its error stay off the frame."""
 CONSTANT = 0.9
 """Share of one letter among the answers from which the page warns."""
 
@@ -210,9 +212,9 @@ def _draw(report: EvalReport) -> bytes:
         axes.plot([place - 0.45, place + 0.45], [chance, chance], "k--", linewidth=1)
     axes.plot([], [], "k--", linewidth=1, label="chance")
     axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, TOP)
     axes.set_ylabel("right, %")
-    axes.legend()
+    figure.legend(loc="outside upper right", ncols=3)
     return _png(figure)
 
 
@@ -232,7 +234,7 @@ def _draw_subjects(task: TaskScores) -> bytes:
     names = [name.replace("$", r"\$") for name, _ in ordered]
     axes.set_yticks(range(len(ordered)), names, fontsize=7)
     axes.set_ylim(-0.6, len(ordered) - 0.4)
-    axes.set_xlim(0, 100)
+    axes.set_xlim(0, TOP)
     axes.set_xlabel("right, % (line: chance)")
     return _png(figure)
 

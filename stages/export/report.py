@@ -107,7 +107,7 @@ def picture(agreement: Agreement, path: Path) -> None:
                 alpha=0.6,
                 label=engine.engine if good else None,
             )
-    axes.legend(loc="lower left", fontsize=8)
+    figure.legend(loc="outside lower right", ncols=len(DOTS), fontsize=8)
     axes.axvline(agreement.threshold, color="#444444", linestyle="--", linewidth=1)
     axes.text(agreement.threshold, -0.8, "allowed ", ha="right", fontsize=8, color="#444444")
     axes.set_xscale("log")

@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 
 from artifacts.decision import Decision, RuleResult
 
+OWN = {"floor": "accuracy", "same_choices": "share of equal choices"}
+"""Rules whose value is the candidate's own -> what it is; the others look at a difference."""
 PASSED, FAILED = "#2a7f62", "#b3261e"
 
 
@@ -21,16 +23,24 @@ def draw_decision(decision: Decision, path: Path) -> None:
         [f"{result.rule}\n{result.task}" for result in decision.rules],
     )
     axes.set_ylim(len(decision.rules) - 0.5, -0.5)
-    axes.set_xlabel("accuracy (floor), difference in accuracy (others)")
+    axes.set_xlabel(measured(decision))
     axes.axvline(0, color="#999999", linewidth=0.8)
     axes.set_title(f"{decision.outcome}: dot = measured, end of line = bound, bar = must reach")
     figure.tight_layout()
     figure.savefig(path, dpi=120, metadata={"Software": None})
 
 
+def measured(decision: Decision) -> str:
+    """What the axis shows, and for which rules."""
+    rules: dict[str, list[str]] = {}
+    for rule in dict.fromkeys(result.rule for result in decision.rules):
+        rules.setdefault(OWN.get(rule, "difference in accuracy"), []).append(rule)
+    return ", ".join(f"{shown} ({', '.join(names)})" for shown, names in rules.items())
+
+
 def _draw_rule(axes: Axes, row: int, result: RuleResult) -> None:
     color = PASSED if result.passed else FAILED
-    own = result.rule in ("floor", "same_choices")
+    own = result.rule in OWN
     value = result.candidate if own else result.difference
     axes.plot([result.threshold] * 2, [row - 0.3, row + 0.3], color="black", linewidth=2)
     if value is None or (result.bound is None and not own):

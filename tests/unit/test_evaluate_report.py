@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pytest
 from lm_eval.utils import make_table
+from matplotlib.figure import Figure
 
 from artifacts.eval_report import (
     Conditions,
@@ -16,6 +18,7 @@ from artifacts.eval_report import (
     read_report,
     write_report,
 )
+from stages.evaluate import page
 from stages.evaluate.lm_eval_files import write_lm_eval
 from stages.evaluate.page import as_html, as_markdown, write_page
 from stages.evaluate.scoring import Outcome
@@ -157,3 +160,18 @@ def test_letters_calibration_and_groups_are_on_the_page(tmp_path: Path) -> None:
     sure = math.e / (math.e + 3)
     assert f"calibration error {100 * (sure - 0.25):.1f} points" in page
     assert f"| {100 * sure:.1f} | 4 | 25.0 |" in page
+
+
+def test_bars_of_all_right_and_the_legend_have_their_own_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path)
+    drawn: list[Figure] = []
+    monkeypatch.setattr(page, "_png", lambda figure: drawn.append(figure) or b"")
+    write_all(tmp_path / "one", tmp_path)
+    scores = next(figure for figure in drawn if figure.legends)
+    scores.draw_without_rendering()
+    (legend,), (axes,) = scores.legends, scores.axes
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    assert axes.get_ylim()[1] > 100
+    assert all(figure.axes[0].get_xlim()[1] > 100 for figure in drawn if figure is not scores)

@@ -11,6 +11,7 @@ from artifacts.decision import Decision, read_decision
 from artifacts.errors import BadInput
 from stages.gate.bundle import run
 from stages.gate.bundle_config import SPEC, BundleGateConfig
+from stages.gate.chart import measured
 from stages.spec import Job
 from tests.reports import report_content, write_artifact
 
@@ -52,6 +53,7 @@ def test_without_rules_every_choice_must_be_the_models(tmp_path: Path) -> None:
     assert headline["failed"] == ["same_choices all tasks"]
     assert decision.rules[0].candidate == pytest.approx(199 / 200)
     assert "otherwise on item-0150 of world_en (bundle 0, model 1)" in decision.rules[0].reason
+    assert measured(decision) == "share of equal choices (same_choices)"
     page = (tmp_path / "b/work/decision.md").read_text()
     assert "| same_choices | all tasks | **no** | 0.9950 |" in page
     assert "\n0 of 1 rule passed; all must." in page

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from matplotlib.figure import Figure
 from onnx import helper
 
 from artifacts.errors import StageFailed
@@ -260,3 +261,16 @@ def test_the_report_names_every_failure(tmp_path: Path) -> None:
     picture(agreement, tmp_path / "other.png")
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "other.png").read_bytes()
     require(Agreement(1e-5, 8, [], [good]))
+
+
+def test_no_dot_lies_under_the_pictures_legend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    kinds = ("whole", "past", "padded", "spread positions")
+    cases = [CaseResult(kind, kind, 1, 0, 3, 3, 1e-8, 1.0, 1e-8, None) for kind in kinds]
+    picture(Agreement(1e-5, 8, [], cases), tmp_path / "one.png")
+    drawn[0].draw_without_rendering()
+    (legend,), (axes,) = drawn[0].legends, drawn[0].axes
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
