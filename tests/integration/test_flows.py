@@ -15,6 +15,7 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter
 from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling, Completed, Paused, Running, Suspended
 from prefect.testing.utilities import prefect_test_harness
 
@@ -92,7 +93,10 @@ def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, n
                 for paused in client.read_flow_runs():
                     if paused.state_name == "Waiting for approval":
                         question = paused.state.state_details.run_input_keyset["description"]
-                        asked.append(client.read_flow_run_input(paused.id, question))
+                        try:
+                            asked.append(client.read_flow_run_input(paused.id, question))
+                        except PrefectHTTPStatusError:  # the form comes a moment after the pause
+                            continue
                         asked.append(Artifact.get("judge").data)
                         said = "approve" if approved else "turn down"
                         given = {"answer": said, "who": "Ada", "why": "read it"}
