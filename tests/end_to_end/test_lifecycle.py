@@ -231,7 +231,7 @@ def test_one_stage_on_a_given_artifact(done, tmp_path):
     given = ("--input", f"model={bundle}", "--input", f"corpus={corpus[:12]}")
     ran = mindcycle("stage", "evaluate-bundle", TINY, "--no-prefect", "--store", done[0], *given)
     assert ran.returncode == 0, ran.stderr
-    assert "1 steps, 1 of them done already" in ran.stdout
+    assert "1 step, 1 of them done already" in ran.stdout
     wrong = mindcycle("stage", "gate", TINY, "--no-prefect", "--store", done[0], *given)
     assert wrong.returncode == 2
     assert "gate takes no such input" in wrong.stderr
