@@ -187,10 +187,11 @@ def _unjudgeable(config: RunConfig) -> Iterator[str]:
 def _bundle_problems(config: RunConfig) -> Iterator[str]:
     asked = [task.title for task in config.evaluate.tasks]
     kinds, rules = [rule.rule for rule in config.gate_bundle.rules], "gate_bundle.rules"
+    texts = _text_tasks(config)
     for i, rule in enumerate(config.gate_bundle.rules):
         if rule.rule != "same_choices" and rule.task not in asked:
             yield f"{rules}.{i}.task: is {rule.task!r}; evaluate asks {', '.join(asked)}"
-        elif rule.task in _text_tasks(config):
+        elif rule.task in texts:
             yield f"{rules}.{i}.task: is {rule.task!r}, {OF_TEXT}"
     precision = config.export.precision
     if precision == "fp32" and "same_choices" not in kinds:
