@@ -98,7 +98,7 @@ def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "config", [{"dtype": "fp8"}, {"max_shard_size": "2TB"}, {"max_shard_size": "0GB"}, {"dtyp": 1}]
+    "config", [{"dtype": "fp8"}, {"max_shard_size": "2PB"}, {"max_shard_size": "0GB"}, {"dtyp": 1}]
 )
 def test_wrong_configs_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
