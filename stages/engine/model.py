@@ -360,13 +360,14 @@ class Decoder(nn.Cell):
         time = bias.shape[-1]
         sequences = cos_NE.shape[0] // time
         repeats = (sequences // bias.shape[0], self.kv_heads, self.group, 1, 1)
-        if repeats[0] * repeats[1] * repeats[2] * bias.size > LARGEST_REPEATED_BIAS:
-            repeats = (1, 1, 1, 1, 1)
+        too_large = repeats[0] * repeats[1] * repeats[2] * bias.size > LARGEST_REPEATED_BIAS
         if not halves(time):
-            return cos, sin, (ops.tile(bias, repeats),)
+            return cos, sin, (bias if too_large else ops.tile(bias, repeats),)
         rows, half = bias.shape[0], time // 2
         early = self.slice(bias, (0, 0, 0, 0, 0), (rows, 1, 1, half, half))
         late = self.slice(bias, (0, 0, 0, half, 0), (rows, 1, 1, half, time))
+        if too_large:
+            return cos, sin, (early, late)
         return cos, sin, (ops.tile(early, repeats), ops.tile(late, repeats))
 
     def end(self, x: Tensor, labels_BT: Tensor) -> Tensor:

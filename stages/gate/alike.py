@@ -88,7 +88,8 @@ def _brief(value: object) -> str:
 def _only(task: str, whose: str, ids: list[str]) -> list[str]:
     if not ids:
         return []
-    return [f"{task}: {len(ids)} items stand only in {whose}'s report, first {ids[0]}"]
+    stand = "item stands" if len(ids) == 1 else "items stand"
+    return [f"{task}: {len(ids)} {stand} only in {whose}'s report, first {ids[0]}"]
 
 
 def _truncation(scores: TaskScores) -> tuple[int, int]:

@@ -261,7 +261,7 @@ GATE = [
     at(
         "gate",
         "reports on other questions",
-        f"{TASK}: 1 items stand only in the candidate's report, first item-0000",
+        f"{TASK}: 1 item stands only in the candidate's report, first item-0000",
         content("base", ITEMS, lambda data: written(answers(data)[1:])),
         fields("base", SCORES, {f"tasks.{TASK}.items": 29}),
     ),
@@ -341,7 +341,7 @@ GATE_BUNDLE = [
     at(
         "gate_bundle",
         "scores of other questions",
-        f"{TASK}: 1 items stand only in the base's report, first item-0000",
+        f"{TASK}: 1 item stands only in the base's report, first item-0000",
         content("bundle_scores", ITEMS, lambda data: written(answers(data)[1:])),
         fields("bundle_scores", SCORES, {f"tasks.{TASK}.items": 29, f"tasks.{TASK}.correct": 29}),
     ),

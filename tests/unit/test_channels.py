@@ -172,7 +172,7 @@ def test_reports_are_compared_item_by_item(
     with pytest.raises(BadInput, match=r"is not comparable with 1111.*element type"):
         print_comparison([str(paths[0]), str(unlike)], tmp_path)
     fewer = write_artifact(tmp_path, report_content({"mmlu": right[:-1]}), "5")
-    with pytest.raises(BadInput, match=r"1 items stand only in 1{16}'s report"):
+    with pytest.raises(BadInput, match=r"1 item stands only in 1{16}'s report"):
         print_comparison([str(paths[0]), str(fewer)], tmp_path)
-    with pytest.raises(BadInput, match=r"1 items stand only in 1{16}'s report"):
+    with pytest.raises(BadInput, match=r"1 item stands only in 1{16}'s report"):
         print_comparison([str(fewer), str(paths[0])], tmp_path)

@@ -6,7 +6,7 @@ from mindspore import Parameter, Tensor, nn
 
 from artifacts.architecture import Architecture
 from stages.convert.reference import reference_logits
-from stages.engine import causal, runtime, weights
+from stages.engine import causal, model, runtime, weights
 from stages.engine.groups import data_mesh
 from stages.engine.model import Decoder, Lora
 from stages.engine.optimizer import AdamW
@@ -112,6 +112,14 @@ def test_gradients_are_those_of_float64(changes: dict[str, object], length: int)
     for name, gradient in exact.items():
         apart = np.linalg.norm(found[name].astype(np.float64) - gradient)
         assert apart <= 3e-6 * np.linalg.norm(gradient), name
+
+
+@pytest.mark.parametrize("length", [10, causal.HALVED_FROM])
+def test_a_bias_too_large_to_repeat_is_added_as_it_is(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "LARGEST_REPEATED_BIAS", 0)
+    test_gradients_are_those_of_float64({}, length)
 
 
 @pytest.mark.parametrize("window", [None, 50])

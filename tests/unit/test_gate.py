@@ -226,8 +226,8 @@ def test_every_difference_is_named_at_once(tmp_path: Path) -> None:
         )
     text = str(caught.value)
     assert len(caught.value.problems) == 5
-    assert "1 items stand only in the candidate's report, first item-0000" in text
-    assert "1 items stand only in the base's report, first another" in text
+    assert "1 item stands only in the candidate's report, first item-0000" in text
+    assert "1 item stands only in the base's report, first another" in text
     assert "gold differs on 1 item, first item-0001" in text
 
 
