@@ -40,7 +40,11 @@ def report_crashes(api_url: str) -> None:
     A server that does not answer, or does not know a run, is asked another time.
     """
     for path in sorted((prefect_home() / FOLDER).glob("[!.]*")):
-        with path.open("r+") as file:
+        try:
+            opened = path.open("r+")
+        except FileNotFoundError:
+            continue  # another process has just said so
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

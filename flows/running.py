@@ -76,6 +76,14 @@ def _require_approval(work: Work, outcome: StageOutcome) -> None:
     raise SystemExit(REJECTED)
 
 
+def flow_of(target: str | None) -> tuple[str, dict[str, str]]:
+    """The flow in `flows/flows.py` that runs a step, None being all of them; and what it takes."""
+    name = (target or "lifecycle").replace("-", "_")
+    if name.startswith("evaluate_"):
+        return "evaluate", {"model": name.removeprefix("evaluate_")}
+    return name, {}
+
+
 def _run_flow(
     target: str | None, parameters: dict[str, Any], inputs: list[str], listener: Listener
 ) -> None:
@@ -98,15 +106,13 @@ def _run_flow(
         wait_until_up(server, os.environ["PREFECT_API_URL"])
         keep_up(server, os.environ["PREFECT_API_URL"])
     report_crashes(os.environ["PREFECT_API_URL"])
-    flow_name, _, model = (target or "lifecycle").partition("-")
-    if model:
-        parameters["model"] = model
+    flow_name, more = flow_of(target)
     if inputs:
         parameters["inputs"] = inputs
     LISTENER.set(listener)
     ATTENDED.set(server is None)
     try:
-        state = getattr(flows, flow_name)(**parameters, return_state=True)
+        state = getattr(flows, flow_name)(**parameters, **more, return_state=True)
     except httpx.HTTPError as error:
         raise StageFailed(
             f"Prefect's server at {os.environ['PREFECT_API_URL']} does not answer any more "

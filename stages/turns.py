@@ -26,21 +26,32 @@ def turn(name: str) -> Iterator[None]:
 
     Says once that it waits. Raises BadInput if the environment variable is no number.
     """
-    slots = [_folder() / f"training-{i}.lock" for i in range(_at_once())]
-    said = False
-    while True:
-        for slot in slots:
-            with slot.open("a") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                yield
-                return
-        if not said:
-            print(f"{name}: another training has this machine's cores; waiting", flush=True)
-            said = True
-        time.sleep(LOOK_SECONDS)
+    at_once, said = _at_once(), False
+    with _kept(_folder()) as folder:
+        while True:
+            for i in range(at_once):
+                with (folder / f"training-{i}.lock").open("a") as file:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        continue
+                    yield
+                    return
+            if not said:
+                print(f"{name}: another training has this machine's cores; waiting", flush=True)
+                said = True
+            time.sleep(LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def _kept(folder: Path) -> Iterator[Path]:
+    """The folder, locked as systemd-tmpfiles asks of what it shall not clean up by age."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        yield folder
+    finally:
+        os.close(held)
 
 
 def _at_once() -> int:
@@ -51,12 +62,11 @@ def _at_once() -> int:
 
 
 def _folder() -> Path:
-    """A folder of this user on this machine; a home may be shared by several machines."""
-    named = os.environ.get("XDG_RUNTIME_DIR")
-    if named and os.access(named, os.W_OK):
-        folder = Path(named) / "mindcycle"
-    else:
-        folder = Path(tempfile.gettempdir()) / f"mindcycle-{os.getuid()}"
+    """A folder of this user on this machine, the same for a login, a cron job and a service.
+
+    A home may be shared by several machines; a session's runtime directory is that session's own.
+    """
+    folder = Path(tempfile.gettempdir()) / f"mindcycle-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise BadInput(f"{folder}: belongs to somebody else; remove it, or set TMPDIR")

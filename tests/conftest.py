@@ -16,7 +16,7 @@ settings.load_profile("mindcycle")
 
 # Trainings take turns on a machine; those of these tests do not wait for others.
 _RUNTIME = tempfile.TemporaryDirectory(prefix="mindcycle-tests-")
-os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
+os.environ["TMPDIR"] = tempfile.tempdir = _RUNTIME.name
 
 # Several of MindSpore's processes that take all cores at once stand in each other's way.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):

@@ -27,7 +27,7 @@ class Machine:
     holder: "subprocess.Popen[bytes]"
     address: str
     runtime: Path
-    """Its own XDG_RUNTIME_DIR: trainings take turns on a machine."""
+    """Its own TMPDIR: trainings take turns on a machine."""
 
     def inside(self, *command: str) -> list[str]:
         """A command that runs there."""
@@ -36,7 +36,7 @@ class Machine:
 
     def environment(self) -> dict[str, str]:
         """What a process there finds."""
-        return os.environ | {"XDG_RUNTIME_DIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
+        return os.environ | {"TMPDIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
 
     def processes(self) -> list[psutil.Process]:
         """All that run there, but for the holder."""

@@ -20,10 +20,13 @@ from prefect.states import Cancelling, Completed, Paused, Running, Suspended
 from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.errors import BadInput, StageFailed
+from flows import crashes
 from flows.crashes import report_crashes
+from flows.lifecycle import STEPS
 from flows.listening import ATTENDED, LISTENER, Listener
 from flows.live import Live
 from flows.prefect_run import run_as_flow
+from flows.running import flow_of
 from tests.fakes.chain import fake_work
 
 
@@ -189,6 +192,18 @@ def test_every_deployment_s_flow_takes_its_own_defaults_and_what_its_form_sends(
     assert sent["changes"].overrides() == ["pretrain.steps=5"]
 
 
+@pytest.mark.parametrize("target", [None, *(step.name for step in STEPS)])
+def test_every_step_of_the_command_line_has_its_flow(target, monkeypatch):
+    from flows import flows
+
+    asked = []
+    monkeypatch.setattr(flows, "_run", lambda target, *_: asked.append(target))
+    name, more = flow_of(target)
+    one = getattr(flows, name)
+    one.fn(**one.validate_parameters({"config": "configs/tiny.yaml", "overrides": [], **more}))
+    assert asked == [target]
+
+
 @flow
 def empty():
     """A flow whose runs these tests only pretend to run."""
@@ -229,6 +244,14 @@ def test_a_run_whose_process_is_gone_has_crashed_and_a_living_one_has_not(tmp_pa
         assert names() == ["Crashed", "Crashed", "Suspended", "Cancelled", "Completed"]
         assert "goes on from what is whole" in client.read_flow_run(runs[0]).state.message
     assert list((tmp_path / "running").iterdir()) == []
+
+
+def test_two_that_look_for_crashes_at_once_do_not_trip_over_each_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    (tmp_path / "running").mkdir()
+    gone = tmp_path / "running" / "run-1"
+    monkeypatch.setattr(crashes, "sorted", lambda found: [gone, *found], raising=False)
+    report_crashes("http://127.0.0.1:9/api")
 
 
 def test_progress_is_shown_while_a_step_works_and_cannot_end_it(monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -27,8 +28,8 @@ def hold(name, seconds, **changes):
 
 
 def test_the_second_waits_says_so_and_goes_on_when_the_first_is_killed(tmp_path):
-    place = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    first = hold("one", 100, **place)
+    place = {"TMPDIR": str(tmp_path)}
+    first = hold("one", 100, XDG_RUNTIME_DIR=str(tmp_path / "a-session"), **place)
     assert first.stdout.readline() == "has it\n"
     second = hold("two", 0, **place)
     said = "two: another training has this machine's cores; waiting\n"
@@ -42,7 +43,7 @@ def test_the_second_waits_says_so_and_goes_on_when_the_first_is_killed(tmp_path)
 
 
 def test_as_many_at_once_as_the_environment_says(tmp_path):
-    place = {"XDG_RUNTIME_DIR": str(tmp_path), "MINDCYCLE_TRAININGS": "2"}
+    place = {"TMPDIR": str(tmp_path), "MINDCYCLE_TRAININGS": "2"}
     running = [hold(name, 100, **place) for name in ("one", "two")]
     assert [process.stdout.readline() for process in running] == ["has it\n"] * 2
     third = hold("three", 0, **place)
@@ -67,8 +68,8 @@ def test_a_number_that_is_none_is_refused(text, monkeypatch):
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "mindcycle").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "mindcycle-12345").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(BadInput, match="belongs to somebody else"), turn("x"):
         pass
