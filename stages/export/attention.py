@@ -2,7 +2,7 @@
 
 `plain` is what every engine runs. `opset23` says the same with the operators that ONNX has for it
 since opset 23. `microsoft` uses onnxruntime's own GroupQueryAttention, which can keep its cache in
-one buffer; its limits are onnxruntime's (README, "Serving the export").
+one buffer; its limits are onnxruntime's (docs/onnx.md, "Operators").
 
 Shapes as in `decoder`: B batch, S new tokens, P cached ones, T = P + S, H query heads, KV key/value
 heads, D features of a head. No constant depends on B, S, P or T: reshapes say 0 (keep this axis)
