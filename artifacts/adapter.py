@@ -28,7 +28,9 @@ CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 BASE = "base.json"
 
-_KEY = re.compile(r"base_model\.model\.(model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])")
+_KEY = re.compile(
+    r"base_model\.model\.(model\.layers\.\d{1,4}\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])"
+)
 _FLOATS = (np.dtype("<f4"), np.dtype("<f2"), np.dtype("<f8"))
 
 # What peft may write that has no say in what the adapter computes.

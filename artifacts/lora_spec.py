@@ -7,7 +7,7 @@ scaling alpha / sqrt(rank) (https://arxiv.org/abs/2312.03732).
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,19 @@ PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
 ALL_LINEAR = "all-linear"
 LONGEST_PATTERN = 1000
 """Characters of a regular expression."""
+USUAL_NAME = 40
+"""Characters of a module's name, for counting."""
+MOST_WAYS = 600_000
+"""In which a pattern may try a name, at most: milliseconds. Enough for four repetitions of open
+length with four choices besides, which is what real adapters have."""
 
+_TOKEN = re.compile(
+    r"(?P<open>\((?:\?(?:[:=!]|<[=!]|P<\w+>)|(?!\?)))|(?P<strange>\(\?.?)|(?P<close>\))|(?P<or>\|)"
+    r"|(?P<optional>\?[?+]?)|(?P<exactly>\{\d+\}[?+]?)|(?P<repeat>(?:[*+]|\{\d*,\d*\})[?+]?)"
+    r"|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\]|\\\w|[.^$])|(?P<letter>\\.|.)",
+    re.DOTALL,
+)
+"""What a regular expression is made of, as far as its repetitions and choices go."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
@@ -112,35 +124,65 @@ def linears(architecture: Architecture) -> dict[str, tuple[int, int]]:
 def problem_with_pattern(text: Any) -> str | None:
     """Why a text from a file cannot serve as a regular expression, or None.
 
-    A repetition of a repetition, or of alternatives, can take longer than anybody lives, so it is
-    refused.
+    What can take longer than anybody lives is refused: a repetition of a repetition or of
+    alternatives, and so many of them one after another that there are too many ways to try a name.
     """
     if not isinstance(text, str) or not text:
         return "no text"
     if len(text) > LONGEST_PATTERN:
         return f"longer than {LONGEST_PATTERN} characters"
     try:
-        compiled = re.compile(text)
+        re.compile(text)
+        repetitions, choices = _freedom(_TOKEN.finditer(text))
     except (re.error, RecursionError, OverflowError) as error:
         return f"no regular expression: {error}"
-    del compiled
-    return "a repetition of a repetition or of alternatives" if _nested(text) else None
+    except ValueError as error:
+        return str(error)
+    if math.comb(USUAL_NAME + repetitions, repetitions) * choices > MOST_WAYS:
+        return "one with too many repetitions or choices in a row"
+    return None
 
 
-def _nested(text: str) -> bool:
-    """Whether a group that holds a repetition or alternatives is itself repeated."""
-    plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", text).replace("(?", "(")
-    open_groups, closed_repeats = [False], False
-    for here, after in zip(plain, plain[1:] + " ", strict=True):
-        if here == "(":
-            open_groups.append(False)
-        elif here == ")" and len(open_groups) > 1:
-            inner = open_groups.pop()
-            closed_repeats |= inner and after in "*+{"
-            open_groups[-1] |= inner or after in "*+{"
-        elif here in "*+{?|":
-            open_groups[-1] = True
-    return closed_repeats
+def _freedom(tokens: Iterator[re.Match[str]]) -> tuple[int, int]:
+    """A group's repetitions of open length one after another, and its choices multiplied.
+
+    Raises ValueError for what could take for ever at once, or could hide it.
+    """
+    branches: list[tuple[int, int]] = [(0, 1)]
+    words: list[str | None] = [""]  # None for a branch that is no mere word
+    plain = True  # whether what a repetition would repeat can be read in one way only
+    for token in tokens:
+        kind, found = token.lastgroup, token[0]
+        if kind == "close":
+            break
+        if kind == "strange":
+            raise ValueError(f"one with {found}, which is not supported here")
+        if kind == "or":
+            branches.append((0, 1))
+            words.append("")
+            continue
+        repetitions, choices = branches[-1]
+        if kind == "open":
+            inside = _freedom(tokens)
+            plain = inside == (0, 1)
+            branches[-1] = repetitions + inside[0], choices * inside[1]
+        elif kind == "optional":
+            branches[-1] = repetitions, choices * 2
+        elif kind in ("repeat", "exactly"):
+            if not plain:
+                raise ValueError("a repetition of a repetition or of alternatives")
+            branches[-1] = repetitions + (kind == "repeat"), choices
+        else:
+            plain = True
+        before = words[-1]
+        words[-1] = None if before is None or kind != "letter" else before + found
+    mere = [word for word in words if word is not None]
+    # Of mere words only those can fit at one place of which one begins with the other.
+    fitting = max((sum(map(word.startswith, mere)) for word in mere), default=0)
+    return (
+        max(repetitions for repetitions, _ in branches),
+        max(choices for _, choices in branches) * (fitting + len(words) - len(mere)),
+    )
 
 
 def _named(names: tuple[str, ...] | str, module: str) -> bool:

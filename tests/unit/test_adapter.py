@@ -1,6 +1,7 @@
 """Adapters: what peft wrote is read exactly, what is wrong is named, merging is W + s * B @ A."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,14 @@ def test_patterns_by_hand() -> None:
     ]
 
 
+UNSLOTH = (
+    r"(?:.*?(?:language|text).*?(?:self_attn|attention|attn|mixer|mlp|ffn|dense|mixer).*?"
+    r"\.(?:q_proj|v_proj|o_proj))|(?:\bmodel\.layers\.[\d]{1,}(?!.*\.experts\.\d)\..*?"
+    r"(?:self_attn|attention|attn|mixer|mlp|ffn|dense|mixer).*?\.(?:(?:q_proj|v_proj|o_proj)))"
+)
+"""As unsloth writes it for any of its models."""
+
+
 @pytest.mark.parametrize(
     ("pattern", "refused"),
     [
@@ -250,6 +259,26 @@ def test_patterns_by_hand() -> None:
         (r"^(?!.*visual).*(?:q_proj|k_proj)$", False),
         (r"model\.layers\.(1[0-9]|2[0-9]?)\.self_attn\.(q|v)_proj", False),
         (r"[*+(]+x", False),
+        (r".*\.(q|v)_proj", False),
+        (r"^(?!.*lm_head).*(q_proj|k_proj)$", False),
+        (r"^(model)(?!.*(lm_head|output|emb|wte|shared)).*", False),
+        (r"^(model\.language_model(?=\.).*\.(o_proj|up_proj|k_proj|q_proj))$", False),
+        (UNSLOTH, False),
+        ("|".join(rf"model\.layers\.{i}\.self_attn\.q_proj" for i in range(27)), False),
+        (r"model\.layers\.\d{1,3}\.self_attn\.q_proj{1}", False),
+        (r"(?:mlp\.|up_|proj)+", False),
+        (".*" * 4, False),
+        (".*" * 5, True),
+        (".*" * 20 + "x", True),
+        (r"\w+\.?" * 6 + "x", True),
+        (".{0,99}" * 20 + "x", True),
+        (".?" * 31 + "x", True),
+        ("(?:m|.)" * 31 + "x", True),
+        (r"(?:mo|mod|\.)+x", True),
+        (r"(?:.*x|.*y)(?:.*z|a)(?:.*)(?:.*)(?:.*)", True),
+        ("(?x)#[\n(a+)+x#]", True),
+        ("(?#[)(a+)+x(?#])", True),
+        (r"[]*+]{3}x", False),
         (r"(a+)+$", True),
         (r"((.*)x)*", True),
         (r"(a|a)*", True),
@@ -261,6 +290,18 @@ def test_patterns_by_hand() -> None:
 )
 def test_expressions_that_could_run_for_ever_are_refused(pattern: str, refused: bool) -> None:
     assert (problem_with_pattern(pattern) is not None) == refused
+
+
+def test_what_is_not_refused_takes_no_time() -> None:
+    """The slowest patterns that are let through, on names of the largest models."""
+    name = "model.layers.1000.self_attn.down_proj"
+    for pattern in (".*" * 4 + "(?!.)x", "(?:.|..)" * 2 + ".*" * 4 + "[^.]{3}9", ".?" * 18 + "x"):
+        assert problem_with_pattern(pattern) is None
+        spec = LoraSpec(1, 1.0, pattern, rank_pattern={pattern: 2})
+        begin = time.process_time()
+        spec.selects(name)
+        spec.rank_of(name)
+        assert time.process_time() - begin < 1
 
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
