@@ -139,7 +139,8 @@ class TokenizerConfig(_Part):
     file: str | None = None
     """An existing `tokenizer.json`; what stands beside it (`tokenizer_config.json`) is read too."""
     eos_token: str | None = None
-    """End-of-document token of `file`. Default: what `tokenizer_config.json` says."""
+    """End-of-document token of `file`. Default: what `tokenizer_config.json` says; another one
+    stands in the copies of its files."""
 
     @model_validator(mode="after")
     def _one_of(self) -> "TokenizerConfig":
@@ -231,4 +232,4 @@ def _files_below(directory: str) -> list[Path]:
     return files
 
 
-SPEC = StageSpec(name="corpus", makes="corpus", config=CorpusConfig, inputs={}, code_version=2)
+SPEC = StageSpec(name="corpus", makes="corpus", config=CorpusConfig, inputs={}, code_version=3)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -104,7 +105,11 @@ def open_tokenizer(path: Path, eos_token: str | None) -> CorpusTokenizer:
 
 
 def copy_existing(path: Path, directory: Path, eos_token: str | None) -> None:
-    """Take over an existing tokenizer's files byte for byte; write those that are missing."""
+    """Take over an existing tokenizer's files byte for byte; write those that are missing.
+
+    Only another end token than theirs is written into the copies: whoever reads them must end a
+    text as the corpus does.
+    """
     shutil.copyfile(path, directory / "tokenizer.json")
     declared = _declared(path)
     special = {
@@ -116,10 +121,13 @@ def copy_existing(path: Path, directory: Path, eos_token: str | None) -> None:
     special.setdefault("pad_token", special["eos_token"])
     defaults = ({**special, "tokenizer_class": "PreTrainedTokenizerFast"}, special)
     for name, content in zip(TokenizerFiles, defaults, strict=True):
-        if path.with_name(name).is_file():
-            shutil.copyfile(path.with_name(name), directory / name)
-        else:
+        file = path.with_name(name)
+        if not file.is_file():
             _write_json(directory / name, content)
+        elif eos_token and _text_of((held := read_object(file)).get("eos_token")) != eos_token:
+            _write_json(directory / name, held | {"eos_token": eos_token})
+        else:
+            shutil.copyfile(file, directory / name)
 
 
 def _declared(path: Path) -> dict[str, str]:
@@ -130,10 +138,15 @@ def _declared(path: Path) -> dict[str, str]:
         if not file.is_file():
             continue
         for key, value in read_object(file).items():
-            token = value.get("content") if isinstance(value, dict) else value
+            token = _text_of(value)
             if key in ("bos_token", "eos_token", "pad_token") and isinstance(token, str):
                 found[key] = token
     return found
+
+
+def _text_of(token: Any) -> Any:
+    """A special token's text, which may stand in an object with how it is stripped."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def _write_json(path: Path, value: object) -> None:

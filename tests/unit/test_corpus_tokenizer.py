@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from artifacts.errors import BadInput
+from artifacts.tokenizer_files import read_tokenizer
 from stages.corpus.tokenizer import (
     CorpusTokenizer,
     copy_existing,
@@ -98,6 +100,30 @@ def test_an_existing_tokenizer_is_taken_over_byte_for_byte(
     copy_existing(path, tmp_path / "to", None)
     for file in path.parent.iterdir():
         assert (tmp_path / "to" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("declared", ["<|endoftext|>", {"content": "<|endoftext|>"}, None])
+def test_another_end_token_stands_in_the_copies(
+    tmp_path: Path, trained: CorpusTokenizer, declared: Any
+) -> None:
+    """Else the run would fail where the trained model meets its tokenizer."""
+    path = save(tmp_path / "from", trained)
+    config = json.loads(path.with_name("tokenizer_config.json").read_text())
+    config["eos_token"] = declared
+    path.with_name("tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "to").mkdir()
+    copy_existing(path, tmp_path / "to", "<|im_end|>")
+    opened, copied = open_tokenizer(path, "<|im_end|>"), read_tokenizer(tmp_path / "to")
+    assert copied.problems_with(opened.vocab_size, {"eos_token": opened.eos_id}) == []
+    assert copied.special["eos_token"] == opened.eos_id == 3
+    assert copied.config == config | {"eos_token": "<|im_end|>"}
+    special = json.loads((tmp_path / "to/special_tokens_map.json").read_text())
+    assert special["eos_token"] == "<|im_end|>"
+    # Saying what the files say already changes nothing.
+    (tmp_path / "again").mkdir()
+    copy_existing(tmp_path / "to" / "tokenizer.json", tmp_path / "again", "<|im_end|>")
+    for file in (tmp_path / "to").iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
 
 
 def test_an_existing_tokenizer_without_its_companions_needs_its_end_token(
