@@ -385,7 +385,11 @@ def serve(
     sampling: Profile = "default",
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest answer, in tokens.", show_default="what fits"),
+        typer.Option(
+            min=1,
+            help="Longest answer, in tokens; the profile's at most where none is asked for.",
+            show_default="as long as fits",
+        ),
     ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 1 << 20,
     rows: Annotated[int, typer.Option(min=1, help="Answers written at once.")] = 16,

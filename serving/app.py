@@ -40,7 +40,8 @@ class Limits:
 
     body_bytes: int = 1 << 20
     max_tokens: int | None = None
-    """Longest answer, tokens; None leaves it to the model's longest sequence."""
+    """Longest answer, tokens; None leaves it to the model's longest sequence. Who asks for no
+    length gets at most the sampling profile's."""
 
 
 class Server:
@@ -152,6 +153,8 @@ class Server:
             )
         if wanted is not None and most is not None and wanted > most:
             raise BadInput(f"max_tokens: is {wanted}; at most {most} are served")
+        if wanted is None and most is not None:
+            changes["max_tokens"] = min(self._sampling.max_tokens, most)
         return adapted(self._sampling, changes)
 
     def _adapter(self, name: str) -> str | None:

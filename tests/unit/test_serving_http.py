@@ -115,6 +115,16 @@ def test_a_stream_is_the_whole_answer_in_pieces(client: TestClient, path: str, b
     assert len({piece["id"] for piece in pieces}) == 1
 
 
+def test_the_longest_answer_holds_where_a_request_names_none(
+    served: Served, client: TestClient
+) -> None:
+    profile = named("greedy")
+    assert profile.max_tokens > 150
+    found = client.post(COMPLETIONS, json=without("max_tokens")).json()
+    assert found["usage"]["completion_tokens"] == 150
+    assert found["choices"][0]["finish_reason"] == "length"
+
+
 def test_a_stop_text_ends_an_answer_and_is_not_part_of_it(
     served: Served, client: TestClient
 ) -> None:
