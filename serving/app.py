@@ -31,7 +31,8 @@ STATUS: dict[type[Exception], int] = {BadInput: 400, Busy: 429, Stopping: 503}
 LEFT = 499
 """Status when the client has left; it stands in the figures only."""
 
-Events = asyncio.Queue[Piece | Failure]
+Events = asyncio.Queue[Piece | Failure | None]
+"""None once the client has left."""
 
 
 @dataclass(frozen=True)
@@ -187,13 +188,18 @@ class Server:
 async def _whole(request: Request, job: Job, events: Events, reply: Reply) -> Response:
     """The answer in one object."""
     texts: list[str] = []
-    async for event in _until_last(job, events):
-        if isinstance(event, Failure):
-            return JSONResponse(error_object(event.message, "server_error"), 503)
-        if await request.is_disconnected():
-            return Response(status_code=LEFT)
-        texts.append(event.text)
-        reason = event.reason
+    # Beside the events: the first may be long in coming, and who has left must not keep a place.
+    watching = asyncio.create_task(_tell_of_leaving(request, events))
+    try:
+        async for event in _until_last(job, events):
+            if event is None:
+                return Response(status_code=LEFT)
+            if isinstance(event, Failure):
+                return JSONResponse(error_object(event.message, "server_error"), 503)
+            texts.append(event.text)
+            reason = event.reason
+    finally:
+        watching.cancel()
     answer = job.answer
     whole = reply.whole("".join(texts), reason or "stop", len(answer.prompt), len(answer.ids))
     return JSONResponse(whole)
@@ -206,6 +212,8 @@ async def _stream(
     for value in reply.opening():
         yield _line(value)
     async for event in _until_last(job, events):
+        if event is None:  # Starlette itself ends a stream that nobody reads
+            return
         if isinstance(event, Failure):
             yield _line(error_object(event.message, "server_error"))
             return
@@ -215,13 +223,19 @@ async def _stream(
     yield "data: [DONE]\n\n"
 
 
-async def _until_last(job: Job, events: Events) -> AsyncIterator[Piece | Failure]:
+async def _tell_of_leaving(request: Request, events: Events) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    events.put_nowait(None)
+
+
+async def _until_last(job: Job, events: Events) -> AsyncIterator[Piece | Failure | None]:
     """Events up to the last one. Whoever stops listening before cancels the job."""
     try:
         while True:
             event = await events.get()
             yield event
-            if isinstance(event, Failure) or event.reason is not None:
+            if not isinstance(event, Piece) or event.reason is not None:
                 return
     finally:
         job.cancelled = True

@@ -102,6 +102,7 @@ class Engine:
         with self._condition:
             if self.stopping:
                 raise Stopping("the server is stopping; ask another one")
+            self._forget_cancelled()
             if len(self._waiting) >= self._most_waiting:
                 raise Busy(f"{len(self._waiting)} requests are waiting already; try again later")
             self._waiting.append(job)
@@ -136,13 +137,17 @@ class Engine:
                 not self._jobs() or time.monotonic() >= self._deadline
             ):
                 return False
+            self._forget_cancelled()
             running = len(self._reading) + sum(len(group.jobs) for group in self._groups.values())
             while self._waiting and running < self._rows:
                 job = self._waiting.popleft()
-                if not job.cancelled:
-                    self._reading.append((job, Prefill(job.answer.prompt, job.answer.adapter)))
-                    running += 1
+                self._reading.append((job, Prefill(job.answer.prompt, job.answer.adapter)))
+                running += 1
             return True
+
+    def _forget_cancelled(self) -> None:
+        """Free the places of those that nobody waits for any more; under the condition."""
+        self._waiting = deque(job for job in self._waiting if not job.cancelled)
 
     def _read_on(self) -> None:
         """One piece of the prompt that has waited longest."""

@@ -310,6 +310,37 @@ def test_more_than_may_wait_are_sent_away(served: Served) -> None:
     engine.join()
 
 
+def test_who_leaves_while_waiting_frees_the_place_at_once(served: Served) -> None:
+    slow = SlowModel(served.model)
+    engine = Engine(slow, rows=1, waiting=1, meters=Meters())  # type: ignore[arg-type]
+    first = engine.submit(long_answer(served), lambda event: None)
+    wait_for(lambda: not engine._waiting)
+    client = client_of(served, engine, engine._meters)
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": []}
+    for _ in range(3):
+        said: list[Any] = [{"type": "http.request", "body": json.dumps(GOOD).encode()}]
+
+        async def receive(said: list[Any] = said) -> Any:
+            if said:
+                return said.pop()
+            await asyncio.sleep(0.05)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            """Nobody listens."""
+
+        asyncio.run(client.app(scope, receive, send))  # type: ignore[arg-type]
+    assert first.answer.reason is None  # they left before anything could come
+    engine.submit(long_answer(served), lambda event: None).cancelled = True
+    page = client.get("/metrics").text
+    assert f'mindcycle_requests_total{{path="{COMPLETIONS}",status="499"}} 3.0' in page
+    first.cancelled = True
+    wait_for(lambda: not engine._jobs())
+    assert engine._meters.read._value.get() == len(first.answer.prompt)  # no prompt of theirs
+    engine.stop(0)
+    engine.join()
+
+
 def test_a_stop_lets_answers_end_within_its_grace(served: Served) -> None:
     engine = Engine(SlowModel(served.model, 0.002), rows=4, waiting=2, meters=Meters())  # type: ignore[arg-type]
     seen: list[Piece | Failure] = []
