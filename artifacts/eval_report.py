@@ -16,6 +16,8 @@ from artifacts.validation import file_sentences
 
 REPORT = "report.json"
 ITEMS = "items.jsonl"
+PART = "@"
+"""Stands between a group's title and the part of its tasks that are scored together."""
 
 
 class _Model(BaseModel):
@@ -111,8 +113,13 @@ class TaskScores(_Model):
     prompt_hash: str
     """sha256 over every prompt and its choices, in order."""
     metric: str = "acc"
-    """acc: the share of right answers; else what lm-eval calls the task's first metric, or
-    bits_per_byte, where less is better."""
+    """acc: the share of right answers; else what lm-eval calls the task's metric, or bits_per_byte,
+    where less is better."""
+    aggregate: bool = False
+    """Whether the score is lm-eval's own figure over all items at once (such as BLEU, or a
+    perplexity): no item has a value of its own, and more need not be better."""
+    part_of: str | None = None
+    """The title of the group whose tasks have different metrics, if these are some of them."""
     chance: float
     """Accuracy expected from guessing; 0 where nothing can be guessed."""
     items: int = Field(ge=0)
@@ -147,7 +154,14 @@ class TaskScores(_Model):
     @property
     def is_share(self) -> bool:
         """Whether the metric is a share of the questions, to be shown in percent."""
-        return any(part in self.metric for part in ("acc", "exact_match", "em", "f1", "pass"))
+        return not self.aggregate and any(
+            part in self.metric for part in ("acc", "exact_match", "em", "f1", "pass")
+        )
+
+    @property
+    def by_item(self) -> bool:
+        """Whether items have values of their own of which more is better, as rules ask for."""
+        return not self.aggregate and self.metric != "bits_per_byte"
 
 
 class EvalReport(_Model):

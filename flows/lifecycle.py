@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.channels import CHANNELS, channel_name, standing
 from artifacts.errors import BadInput
+from artifacts.eval_report import PART
 from artifacts.manifest import read_manifest
 from artifacts.store import artifact_path, find_artifact
 from flows.chain import Step, Work
@@ -19,7 +20,7 @@ from stages.corpus.config import CorpusConfig, WorldSource
 from stages.corpus.world_tests import FEW_SHOT
 from stages.evaluate.config import SPEC as EVALUATE
 from stages.evaluate.config import EvaluateConfig
-from stages.evaluate.other_tasks import TextTask
+from stages.evaluate.other_tasks import LmEvalTask, TextTask
 from stages.export.config import SPEC as EXPORT
 from stages.export.config import ExportConfig
 from stages.export.proof_config import SPEC as PROVE
@@ -171,12 +172,21 @@ def _text_tasks(config: RunConfig) -> set[str]:
     return {task.title for task in config.evaluate.tasks if isinstance(task, TextTask)}
 
 
+def _is_asked(config: RunConfig, name: str) -> bool:
+    """Whether a report may hold this task. Which parts a group of lm-eval's has, scoring shows."""
+    group, part, _ = name.partition(PART)
+    return any(
+        task.title == name or (part and task.title == group and isinstance(task, LmEvalTask))
+        for task in config.evaluate.tasks
+    )
+
+
 def _unjudgeable(config: RunConfig) -> Iterator[str]:
     asked = [task.title for task in config.evaluate.tasks]
     texts = _text_tasks(config)
     for i, rule in enumerate(config.gate.rules):
         for task in tasks_of(rule):
-            if task not in asked:
+            if not _is_asked(config, task):
                 yield f"gate.rules.{i}.task: is {task!r}; evaluate asks {', '.join(asked)}"
             elif task in texts:
                 yield f"gate.rules.{i}.task: is {task!r}, {OF_TEXT}"
@@ -189,7 +199,7 @@ def _bundle_problems(config: RunConfig) -> Iterator[str]:
     kinds, rules = [rule.rule for rule in config.gate_bundle.rules], "gate_bundle.rules"
     texts = _text_tasks(config)
     for i, rule in enumerate(config.gate_bundle.rules):
-        if rule.rule != "same_choices" and rule.task not in asked:
+        if rule.rule != "same_choices" and not _is_asked(config, rule.task):
             yield f"{rules}.{i}.task: is {rule.task!r}; evaluate asks {', '.join(asked)}"
         elif rule.task in texts:
             yield f"{rules}.{i}.task: is {rule.task!r}, {OF_TEXT}"

@@ -71,18 +71,21 @@ def ask_all(lm: LM, config: EvaluateConfig, tasks: Tasks, questions: Questions) 
     for task in config.tasks:
         if isinstance(task, LmEvalTask):
             loaded = tasks.lm_eval[task.title]
-            scores, items, results, samples = evaluate_lm_eval(
+            parts, items, results, samples = evaluate_lm_eval(
                 lm, task, loaded, config.sampling, **how
             )
             _add(everything, results, samples)
+            everything.tasks.update(parts)
         elif isinstance(task, TextTask):
             scores, items = evaluate_texts(lm, task, questions.texts[task.title])
+            everything.tasks[task.title] = scores
         else:
             continue
-        everything.tasks[task.title] = scores
         everything.items += items
-    order = [task.title for task in config.tasks if task.title in everything.tasks]
-    everything.tasks = {title: everything.tasks[title] for title in order}
+    place = {task.title: i for i, task in enumerate(config.tasks)}
+    everything.tasks = dict(
+        sorted(everything.tasks.items(), key=lambda one: place[one[1].part_of or one[0]])
+    )
     return everything
 
 

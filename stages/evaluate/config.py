@@ -278,6 +278,6 @@ SPEC = StageSpec(
         "adapter": Input(("adapter",), required=False),
         "corpus": Input(("corpus",), required=False),
     },
-    code_version=3,
+    code_version=4,
     resumes=True,
 )

@@ -3,19 +3,23 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate as lm_evaluate
 
 from artifacts.errors import StageFailed
-from artifacts.eval_report import Item, Score, TaskScores
+from artifacts.eval_report import PART, Item, Score, TaskScores
+from artifacts.validation import shown
 from stages.evaluate import lm_eval_tasks, scores
-from stages.evaluate.other_tasks import LmEvalTask, TextTask
+from stages.evaluate.other_tasks import UNNAMED, LmEvalTask, TextTask
 from stages.evaluate.sampling import Sampling
 
 LONGEST_ANSWER = 2000
@@ -29,9 +33,13 @@ def evaluate_lm_eval(
     sampling: Sampling,
     *,
     chat_template: bool = False,
-) -> tuple[TaskScores, list[Item], dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """Ask one of lm-eval's tasks, `loaded` by `lm_eval_tasks.load`. Returns our scores and items,
-    and lm-eval's results and samples."""
+) -> tuple[dict[str, TaskScores], list[Item], dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """Ask one of lm-eval's tasks, `loaded` by `lm_eval_tasks.load`. Returns our scores by title and
+    items, and lm-eval's results and samples.
+
+    A group whose tasks have different metrics has no average: its title stands once for each
+    metric, as TITLE@METRIC, and where a metric has no average over tasks as TITLE@TASK.
+    """
     tasks = loaded["tasks"]
     if (fits := getattr(model, "fits", None)) is not None:
         for task in tasks.values():
@@ -45,32 +53,87 @@ def evaluate_lm_eval(
         fewshot_as_multiturn=chat_template,
     )
     samples = found.pop("samples")
-    metric = _metric(next(iter(tasks.values())), samples)
-    items = [item for name in tasks for item in _items(config.title, name, metric, samples[name])]
-    return _scores(config, tasks, metric, items, samples, found, sampling), items, found, samples
+    measures = {name: _measure(task, samples[name]) for name, task in tasks.items()}
+    parts: dict[str, list[str]] = {}
+    for name, measure in measures.items():
+        parts.setdefault(measure.metric if measure.averages else name, []).append(name)
+    items: list[Item] = []
+    scored: dict[str, TaskScores] = {}
+    for part, names in parts.items():
+        title, part_of = config.title, None
+        if len(parts) > 1:
+            title, part_of = f"{title}{PART}{re.sub(UNNAMED, '_', part)}", title
+        measure = measures[names[0]]
+        answers = [item for name in names for item in _items(title, name, measure, samples[name])]
+        asked = {name: tasks[name] for name in names}
+        about: dict[str, Any] = {"part_of": part_of}
+        if not measure.averages:
+            about |= _aggregate(names[0], measure.metric, samples[names[0]], found)
+        averages = _scores(config, asked, measure, answers, samples, sampling)
+        scored[title] = averages.model_copy(update=about)
+        items += answers
+    return scored, items, found, samples
 
 
-def _metric(task: Any, samples: dict[str, list[dict[str, Any]]]) -> str:
-    """The task's first metric that its samples hold."""
-    row = next(rows[0] for rows in samples.values() if rows)
-    named = [entry["metric"] for entry in task.config.metric_list or [] if "metric" in entry]
-    known = [name for name in (*named, *row["metrics"]) if isinstance(name, str) and name in row]
-    if "bits_per_byte" in known:
-        return "bits_per_byte"
-    if not known:
+@dataclass(frozen=True)
+class Measure:
+    """What a task is measured in."""
+
+    metric: str
+    averages: bool
+    """Whether the score is the mean of the items' values; else only all items have one."""
+
+
+def _measure(task: Any, samples: Sequence[dict[str, Any]]) -> Measure:
+    """The task's first metric that is a mean of numbers of which more is better; bits per byte; or
+    else its first one, whatever it is."""
+    rows = _first_filter(samples)
+    aggregations, better = task.aggregation(), task.higher_is_better()
+    named = [name for name in (*aggregations, *rows[0]["metrics"]) if name in rows[0]]
+    for name in named:
+        numbers = all(_is_number(row.get(name)) for row in rows)
+        if aggregations.get(name) is mean and better.get(name) and numbers:
+            return Measure(name, averages=True)
+    if "bits_per_byte" in named:
+        return Measure("bits_per_byte", averages=True)
+    if not named:
         raise StageFailed(f"{task.config.task}: its samples hold no metric")
-    return known[0]
+    return Measure(named[0], averages=False)
 
 
-def _items(title: str, name: str, metric: str, rows: Sequence[dict[str, Any]]) -> list[Item]:
-    """The answers of one task in our form; of several filters the first one's."""
+def _aggregate(
+    name: str, metric: str, samples: Sequence[dict[str, Any]], found: dict[str, Any]
+) -> dict[str, Any]:
+    """lm-eval's own figure over all items of a task, with its own error if it has one."""
+    of_task, kind = found["results"][name], samples[0]["filter"]
+    value, error = of_task.get(f"{metric},{kind}"), of_task.get(f"{metric}_stderr,{kind}")
+    if not _is_number(value):
+        raise StageFailed(f"{name}: its {metric} is {shown(value)}; a finite number would be right")
+    value, error = float(value), float(error) if _is_number(error) else None
+    score = Score(n=len(_first_filter(samples)), correct=0, acc=value, stderr=error)
+    averages = {"micro": value, "micro_stderr": error, "macro": value, "macro_stderr": error}
+    return {**averages, "subjects": {name: score}, "aggregate": True}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number | np.bool_) and bool(np.isfinite(value))
+
+
+def _first_filter(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of several filters the first one's answers, in the order of the questions."""
+    rows = [row for row in samples if row["filter"] == samples[0]["filter"]]
+    return sorted(rows, key=lambda row: row["doc_id"])
+
+
+def _items(
+    title: str, name: str, measure: Measure, samples: Sequence[dict[str, Any]]
+) -> list[Item]:
+    """The answers of one task in our form."""
     items = []
-    for row in sorted(rows, key=lambda row: row["doc_id"]):
-        if row["filter"] != rows[0]["filter"]:
-            continue
+    for row in _first_filter(samples):
         responses = row["filtered_resps"]
         choices = [float(one[0]) for one in responses] if _scored(responses) else []
-        value, weight = _value(row.get(metric), metric)
+        value, weight = _value(row[measure.metric], measure) if measure.averages else (None, None)
         written = responses[0] if responses and isinstance(responses[0], str) else None
         target = row["target"]
         items.append(
@@ -80,7 +143,7 @@ def _items(title: str, name: str, metric: str, rows: Sequence[dict[str, Any]]) -
                 id=f"{name}/{row['doc_id']}",
                 gold=target if isinstance(target, int) and len(choices) > 1 else -1,
                 choice=choices.index(max(choices)) if len(choices) > 1 else -1,
-                correct=value == 1.0 and metric != "bits_per_byte",
+                correct=value == 1.0 and measure.metric != "bits_per_byte",
                 loglikelihoods=choices,
                 score=None if value in (0.0, 1.0) else value,
                 weight=weight,
@@ -94,23 +157,20 @@ def _scored(responses: Sequence[Any]) -> bool:
     return all(isinstance(one, tuple | list) and len(one) == 2 for one in responses)
 
 
-def _value(found: Any, metric: str) -> tuple[float, float | None]:
-    """An item's value and weight; 0 where the metric has none for single items (such as BLEU)."""
-    if metric == "bits_per_byte":
+def _value(found: Any, measure: Measure) -> tuple[float, float | None]:
+    """An item's value and weight."""
+    if measure.metric == "bits_per_byte":
         loglikelihood, size = found
         return -loglikelihood / size / math.log(2), float(size)
-    if isinstance(found, bool | int | float) and math.isfinite(found):
-        return float(found), None
-    return 0.0, None
+    return float(found), None
 
 
 def _scores(
     config: LmEvalTask,
     tasks: dict[str, Any],
-    metric: str,
+    measure: Measure,
     items: list[Item],
     samples: dict[str, list[dict[str, Any]]],
-    found: dict[str, Any],
     sampling: Sampling,
 ) -> TaskScores:
     kinds = {task.OUTPUT_TYPE for task in tasks.values()}
@@ -125,7 +185,7 @@ def _scores(
         version=", ".join(sorted(versions)),
         num_fewshot=max(int(task.get_config("num_fewshot") or 0) for task in tasks.values()),
         prompt_hash=prompt_hash(sample["arguments"] for name in tasks for sample in samples[name]),
-        metric=metric,
+        metric=measure.metric,
         chance=math.fsum(chances) / len(items) if choosing else 0.0,
         answer_counts={
             letter: sum(item.choice == i for item in items) for i, letter in enumerate(letters)
@@ -133,7 +193,7 @@ def _scores(
         if choosing
         else {},
         calibration=scores.calibration(items)
-        if choosing and all(i.gold >= 0 for i in items)
+        if choosing and measure.averages and all(i.gold >= 0 for i in items)
         else None,
         truncated_items=sum(getattr(task, "cut_items", 0) for task in tasks.values()),
         truncated_examples=sum(getattr(task, "cut_examples", 0) for task in tasks.values()),

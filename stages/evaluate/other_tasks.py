@@ -15,6 +15,8 @@ from artifacts.validation import shown
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 """Endings of the files that a local mirror may hold."""
 Limit = Annotated[Count, Field(gt=0)] | Annotated[float, Field(gt=0, lt=1)]
+UNNAMED = r"[^A-Za-z0-9_.-]"
+"""What stands in no name."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=80)]
 
 
@@ -51,7 +53,7 @@ class LmEvalTask(BaseModel):
     def title(self) -> str:
         """The task's name in the report."""
         own = Path(self.task).stem if self.is_file else self.task
-        return self.name or re.sub(r"[^A-Za-z0-9_.-]", "_", own)
+        return self.name or re.sub(UNNAMED, "_", own)
 
     @property
     def is_file(self) -> bool:

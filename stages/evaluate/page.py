@@ -136,6 +136,16 @@ def _said(value: object) -> str:
 def _details(name: str, task: TaskScores) -> list[str]:
     total = max(1, task.items)
     lines = []
+    if task.part_of is not None:
+        lines.append(
+            f"- the tasks of {task.part_of} have different metrics, and no average over all of "
+            f"them; these are measured in {task.metric}"
+        )
+    if task.aggregate:
+        lines.append(
+            f"- {task.metric} is lm-eval's figure over all questions at once; no question has one "
+            "of its own, so nothing is compared question by question"
+        )
     if task.answer_counts:
         lines.append(f"- chosen: {_shares(task.answer_counts, total)}")
     if task.gold_counts:

@@ -12,9 +12,6 @@ from stages.gate.alike import condition_differences, task_differences
 from stages.gate.rules import Scores, clusters_of
 from stages.gate.statistics import bootstrap_interval, holm, mcnemar_exact
 
-UNPAIRED = ("bits_per_byte",)
-"""Metrics whose items are not won or lost."""
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -53,7 +50,7 @@ def compare(names: Sequence[str], reports: Sequence[Scores]) -> list[Compared]:
     shared = [
         task
         for task, scored in first.report.tasks.items()
-        if all(task in other.items for other in reports) and scored.metric not in UNPAIRED
+        if all(task in other.items for other in reports) and scored.by_item
     ]
     problems = [] if shared else [f"{names[0]}: shares no task with the others"]
     for name, other in zip(names[1:], others, strict=True):

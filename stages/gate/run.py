@@ -91,9 +91,10 @@ def unusable(where: str, task: str, candidate: Scores) -> list[str]:
             f"{where}.task: {task!r} is not in the candidate's report, "
             f"which has {', '.join(sorted(tasks)) or 'no task'}"
         ]
-    if (metric := tasks[task].metric) == "bits_per_byte":
+    scored = tasks[task]
+    if not scored.by_item:
         return [
-            f"{where}.task: {task!r} is measured in {metric}; rules look at tasks whose "
+            f"{where}.task: {task!r} is measured in {scored.metric}; rules look at tasks whose "
             "answers are right or wrong"
         ]
     if len(set(clusters_of(candidate.items.get(task, [])))) < 2:

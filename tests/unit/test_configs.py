@@ -39,6 +39,23 @@ def test_configs_are_right_and_editors_know_their_schema(path):
     assert [step.name for step in load_work(path).steps] == [step.name for step in STEPS]
 
 
+def test_a_rule_may_name_a_part_of_a_group_of_lm_evals():
+    values = read_yaml_file(ROOT / "configs/quickstart.yaml")
+    asked = values["evaluate"]["tasks"][0]["name"] = "first"
+    values["evaluate"]["tasks"].append({"task": "glue", "data": "mirror", "path": "mirror"})
+
+    def judged_by(task):
+        rule = {"rule": "floor", "task": task, "at_least": 0.5}
+        bundle = {"rules": [{"rule": "same_choices"}, rule]}
+        return {**values, "gate": {"rules": [rule]}, "gate_bundle": bundle}
+
+    for task in ("glue", "glue@acc", asked):
+        RunConfig.model_validate(judged_by(task))
+    for task in (f"{asked}@acc", "super_glue@acc", "glue_acc"):
+        with pytest.raises(ValueError, match=rf"gate.rules.0.task: is '{task}'; evaluate asks"):
+            RunConfig.model_validate(judged_by(task))
+
+
 def test_every_step_gets_every_input_that_its_stage_requires():
     made = {}
     for step in STEPS:

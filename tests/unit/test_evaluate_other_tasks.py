@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from artifacts.errors import BadInput
+from artifacts.eval_report import EvalReport
 from stages.evaluate import lm_eval_tasks
 from stages.evaluate.asking import Everything, ask_all, build_tasks
 from stages.evaluate.checks import read_questions
 from stages.evaluate.config import EvaluateConfig, TaskConfig
 from stages.evaluate.lm import EngineLM
 from stages.evaluate.other_tasks import LmEvalTask, TextTask
+from stages.evaluate.page import as_markdown
 from stages.evaluate.sources import load_subjects
 from stages.evaluate.text import TextCodec
 from tests.evaluation import GREEDY, ConstantLM, NumpyBackend, outcome, write_tokenizer
+from tests.reports import report_content
 
 HELLASWAG = [
     {
@@ -134,6 +137,92 @@ def test_a_task_file_of_the_users_own(lm: EngineLM, tmp_path: Path) -> None:
         own / "mine.yaml",
         own / "data/owner/set/test.jsonl",
     ]
+
+
+CHOOSING = """
+dataset_path: owner/set
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{text}}"
+doc_to_choice: ["one", "two three"]
+doc_to_target: "{{label}}"
+"""
+
+
+def write_tasks(folder: Path, **metrics: str) -> dict[str, Any]:
+    """Tasks of two choices with these lists of metrics and a group of them, over local rows."""
+    rows = [{"text": f"Number {'of ' * i}what", "label": i % 2} for i in range(6)]
+    write_rows(folder / "data/owner/set/test.jsonl", rows)
+    for name, listed in metrics.items():
+        text = f"task: {name}\n{CHOOSING}metric_list:\n{listed}"
+        (folder / f"{name}.yaml").write_text(text)
+    members = "".join(f"- {name}\n" for name in metrics)
+    (folder / "all.yaml").write_text(f"group: everything\ntask:\n{members}")
+    return {"task": str(folder / "all.yaml"), "data": "mirror", "path": folder / "data"}
+
+
+def listed(metric: str, aggregation: str = "mean", better: bool = True) -> str:
+    return (
+        f"- metric: {metric}\n  aggregation: {aggregation}\n"
+        f"  higher_is_better: {str(better).lower()}\n"
+    )
+
+
+def test_tasks_of_a_group_are_scored_by_their_own_metrics(lm: EngineLM, tmp_path: Path) -> None:
+    acc, norm = listed("acc"), listed("acc_norm")
+    task = write_tasks(tmp_path, first=acc + norm, second=norm + acc, third=norm)
+    found = ask(lm, task)
+    results = found.results["results"]
+    assert list(found.tasks) == ["all@acc", "all@acc_norm"]
+    by_acc, by_norm = found.tasks.values()
+    assert by_acc.micro == pytest.approx(results["first"]["acc,none"])
+    assert {name: score.acc for name, score in by_norm.subjects.items()} == {
+        name: pytest.approx(results[name]["acc_norm,none"]) for name in ("second", "third")
+    }
+    assert (by_acc.metric, by_norm.metric, by_norm.items) == ("acc", "acc_norm", 12)
+    assert {item.task for item in found.items} == {"all@acc", "all@acc_norm"}
+    assert by_acc.part_of == by_norm.part_of == "all"
+    assert "the tasks of all have different metrics" in _page(found)
+    alike = ask(lm, write_tasks(tmp_path / "alike", first=acc, second=acc))
+    assert list(alike.tasks) == ["all"]
+    assert alike.tasks["all"].part_of is None
+
+
+def test_a_metric_without_values_of_single_items_is_lm_evals_own(
+    lm: EngineLM, tmp_path: Path
+) -> None:
+    mcc, brier = listed("mcc", "matthews_corrcoef"), listed("brier_score", "brier_score", False)
+    task = write_tasks(tmp_path, first=mcc, second=brier, third=mcc + listed("acc"))
+    found = ask(lm, task)
+    results = found.results["results"]
+    assert list(found.tasks) == ["all@first", "all@second", "all@acc"]
+    first, second, third = found.tasks.values()
+    assert (first.metric, first.aggregate, first.is_share) == ("mcc", True, False)
+    assert first.micro == first.macro == first.subjects["first"].acc
+    assert first.micro == pytest.approx(results["first"]["mcc,none"])
+    assert first.micro_stderr == pytest.approx(results["first"]["mcc_stderr,none"])
+    assert second.micro == pytest.approx(results["second"]["brier_score,none"])
+    assert (second.micro_stderr, results["second"]["brier_score_stderr,none"]) == (None, "N/A")
+    assert (third.metric, third.aggregate) == ("acc", False)
+    assert "mcc is lm-eval's figure over all questions at once" in _page(found)
+
+
+def _page(found: Everything) -> str:
+    report = {**report_content({})[0], "tasks": found.tasks}
+    return as_markdown(EvalReport.model_validate(report))
+
+
+def test_a_likelihood_is_no_score(lm: EngineLM, tmp_path: Path) -> None:
+    task = write_tasks(tmp_path, first=listed("perplexity", "perplexity", False))
+    path = tmp_path / "first.yaml"
+    text = path.read_text().replace("multiple_choice", "loglikelihood")
+    path.write_text(text.replace("{{label}}", " one {{label}}"))
+    found = ask(lm, {**task, "task": str(path)})
+    scores = found.tasks["first"]
+    assert scores.micro == pytest.approx(found.results["results"]["first"]["perplexity,none"])
+    assert scores.micro > 1
+    path.write_text(path.read_text() + listed("acc"))
+    assert ask(lm, {**task, "task": str(path)}).tasks["first"].metric == "acc"
 
 
 def test_long_prompts_lose_whole_examples(tmp_path: Path, mirror: Path) -> None:

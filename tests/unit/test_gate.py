@@ -10,7 +10,9 @@ from pydantic import ValidationError
 from artifacts.decision import Decision, read_decision
 from artifacts.errors import BadInput
 from artifacts.validation import sentences
+from stages.gate.comparison import compare
 from stages.gate.config import SPEC, GateConfig
+from stages.gate.rules import read_scores
 from stages.gate.run import run
 from stages.spec import Job
 from tests.reports import report_content, write_artifact
@@ -287,6 +289,16 @@ def test_a_report_that_contradicts_its_items_is_refused(tmp_path: Path) -> None:
     report["tasks"][TASK]["correct"] = 9
     with pytest.raises(BadInput, match="disagree on task world_en"):
         decide(tmp_path, [floor(0.1)], candidate=(report, items))
+
+
+def test_a_figure_over_all_items_at_once_is_nothing_to_judge(tmp_path: Path) -> None:
+    report, items = report_content({TASK: [False] * 10})
+    report["tasks"][TASK] |= {"metric": "mcc", "aggregate": True, "micro": 0.4}
+    with pytest.raises(BadInput, match=f"rules.0.task: '{TASK}' is measured in mcc; rules look at"):
+        decide(tmp_path, [floor(0.1)], candidate=(report, items))
+    scores = read_scores(write_artifact(tmp_path / "again", (report, items), "a"))
+    with pytest.raises(BadInput, match="a: shares no task with the others"):
+        compare(["a", "b"], [scores, scores])
 
 
 @pytest.mark.parametrize(
