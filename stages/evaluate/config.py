@@ -1,7 +1,7 @@
 """What to score a model on, and how."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -24,6 +24,13 @@ Split = Literal["dev", "val", "test"]
 
 EVALUATED_SPLIT: dict[SuiteName, Split] = {"mmlu": "test", "ceval": "val", "cmmlu": "test"}
 """The split that lm-eval scores."""
+
+WHICH_MODEL = {
+    *("pretrained", "peft", "delta", "model", "model_id", "engine", "deployment_id", "path"),
+    *("load", "revision", "subfolder", "tokenizer", "tokenizer_model", "trust_remote_code"),
+}
+WHICH_MODEL_ENDS = ("_path", "_file", "_url", "_revision")
+"""Arguments of lm-eval's models, or their endings, that say what is loaded, or run code of it."""
 
 
 class TaskConfig(BaseModel):
@@ -133,7 +140,18 @@ class LmEvalModel(BaseModel):
     name: str = Field(min_length=1)
     """Its name in lm-eval, such as hf or vllm; its packages must be installed."""
     args: dict[str, str | int | float | bool] = {}
-    """Its arguments. pretrained is the model's directory unless given, peft the adapter's."""
+    """Its arguments, but none that says which model or tokenizer is loaded: that is the stage's
+    input, by whose digest the report goes. Code that comes with a model is never run."""
+
+    @field_validator("args")
+    @classmethod
+    def _scores_the_input(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if other := [key for key in value if key in WHICH_MODEL or key.endswith(WHICH_MODEL_ENDS)]:
+            raise ValueError(
+                f"names {', '.join(other)}; the report goes by the digest of the stage's input, so "
+                "that is what is loaded, and none of its code is run; leave it out"
+            )
+        return value
 
 
 AnyTask = Annotated[

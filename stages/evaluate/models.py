@@ -50,10 +50,9 @@ def _theirs(
 ) -> Model:
     from lm_eval.api.registry import get_model
 
-    args: dict[str, Any] = {"pretrained": str(directory)}
+    args: dict[str, Any] = {**model.args, "pretrained": str(directory)}
     if adapter is not None:
         args["peft"] = str(adapter)
-    args |= model.args
     settings: dict[str, Any] = {"batch_size": config.batch_size}
     if config.max_length is not None:
         settings["max_length"] = config.max_length

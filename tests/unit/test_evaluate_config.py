@@ -45,6 +45,21 @@ def test_wrong_configs_are_told_by_field(config: dict[str, Any], says: str) -> N
     assert says in "\n".join(sentences(caught.value, "evaluate"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["pretrained", "peft", "model", "tokenizer", "gguf_file", "base_url", "trust_remote_code"],
+)
+def test_no_other_model_is_scored_under_the_inputs_digest(name: str) -> None:
+    model = {"name": "hf", "args": {"dtype": "float32", name: "other"}}
+    with pytest.raises(ValidationError) as caught:
+        EvaluateConfig.model_validate({"tasks": [task()], "lm_eval_model": model})
+    (said,) = sentences(caught.value, "evaluate")
+    assert said.startswith("evaluate.lm_eval_model.args: ")
+    assert f"names {name}; the report goes by the digest of the stage's input" in said
+    del model["args"][name]
+    EvaluateConfig.model_validate({"tasks": [task()], "lm_eval_model": model})
+
+
 def test_all_problems_are_told_together() -> None:
     with pytest.raises(ValidationError) as caught:
         EvaluateConfig.model_validate({"tasks": [task(suite="x"), task(limit=-1)], "batch_size": 0})
