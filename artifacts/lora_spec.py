@@ -7,11 +7,15 @@ scaling alpha / sqrt(rank) (https://arxiv.org/abs/2312.03732).
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import regex
+
 from artifacts.architecture import Architecture
+from artifacts.errors import BadInput
+from artifacts.validation import shown
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """A linear of a decoder layer; the modules an adapter may target."""
@@ -19,19 +23,9 @@ PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
 ALL_LINEAR = "all-linear"
 LONGEST_PATTERN = 1000
 """Characters of a regular expression."""
-USUAL_NAME = 40
-"""Characters of a module's name, for counting."""
-MOST_WAYS = 600_000
-"""In which a pattern may try a name, at most: milliseconds. Enough for four repetitions of open
-length with four choices besides, which is what real adapters have."""
-
-_TOKEN = re.compile(
-    r"(?P<open>\((?:\?(?:[:=!]|<[=!]|P<\w+>)|(?!\?)))|(?P<strange>\(\?.?)|(?P<close>\))|(?P<or>\|)"
-    r"|(?P<optional>\?[?+]?)|(?P<exactly>\{\d+\}[?+]?)|(?P<repeat>(?:[*+]|\{\d*,\d*\})[?+]?)"
-    r"|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\]|\\\w|[.^$])|(?P<letter>\\.|.)",
-    re.DOTALL,
-)
-"""What a regular expression is made of, as far as its repetitions and choices go."""
+PATIENCE = 1.0
+"""Seconds in which a pattern must have fitted a name or not. Some would take longer than anybody
+lives, and nobody can tell by looking."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
@@ -124,70 +118,27 @@ def linears(architecture: Architecture) -> dict[str, tuple[int, int]]:
 def problem_with_pattern(text: Any) -> str | None:
     """Why a text from a file cannot serve as a regular expression, or None.
 
-    What can take longer than anybody lives is refused: a repetition of a repetition or of
-    alternatives, and so many of them one after another that there are too many ways to try a name.
+    Patterns come from strangers, so it is tried on names as models have them, with patience.
     """
     if not isinstance(text, str) or not text:
         return "no text"
     if len(text) > LONGEST_PATTERN:
         return f"longer than {LONGEST_PATTERN} characters"
     try:
-        re.compile(text)
-        repetitions, choices = _freedom(_TOKEN.finditer(text))
-    except (re.error, RecursionError, OverflowError) as error:
+        re.compile(text)  # peft's own kind
+        for name in ("model.layers.10.self_attn.q_proj", "model.layers.10.mlp.down_proj"):
+            _named(text, name)
+            _fits(text, name)
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         return f"no regular expression: {error}"
-    except ValueError as error:
-        return str(error)
-    if math.comb(USUAL_NAME + repetitions, repetitions) * choices > MOST_WAYS:
-        return "one with too many repetitions or choices in a row"
+    except BadInput:
+        return f"one that takes more than {PATIENCE:g} s to try on a name"
     return None
-
-
-def _freedom(tokens: Iterator[re.Match[str]]) -> tuple[int, int]:
-    """A group's repetitions of open length one after another, and its choices multiplied.
-
-    Raises ValueError for what could take for ever at once, or could hide it.
-    """
-    branches: list[tuple[int, int]] = [(0, 1)]
-    words: list[str | None] = [""]  # None for a branch that is no mere word
-    plain = True  # whether what a repetition would repeat can be read in one way only
-    for token in tokens:
-        kind, found = token.lastgroup, token[0]
-        if kind == "close":
-            break
-        if kind == "strange":
-            raise ValueError(f"one with {found}, which is not supported here")
-        if kind == "or":
-            branches.append((0, 1))
-            words.append("")
-            continue
-        repetitions, choices = branches[-1]
-        if kind == "open":
-            inside = _freedom(tokens)
-            plain = inside == (0, 1)
-            branches[-1] = repetitions + inside[0], choices * inside[1]
-        elif kind == "optional":
-            branches[-1] = repetitions, choices * 2
-        elif kind in ("repeat", "exactly"):
-            if not plain:
-                raise ValueError("a repetition of a repetition or of alternatives")
-            branches[-1] = repetitions + (kind == "repeat"), choices
-        else:
-            plain = True
-        before = words[-1]
-        words[-1] = None if before is None or kind != "letter" else before + found
-    mere = [word for word in words if word is not None]
-    # Of mere words only those can fit at one place of which one begins with the other.
-    fitting = max((sum(map(word.startswith, mere)) for word in mere), default=0)
-    return (
-        max(repetitions for repetitions, _ in branches),
-        max(choices for _, choices in branches) * (fitting + len(words) - len(mere)),
-    )
 
 
 def _named(names: tuple[str, ...] | str, module: str) -> bool:
     if isinstance(names, str):
-        return names == ALL_LINEAR or re.fullmatch(names, module) is not None
+        return names == ALL_LINEAR or _whole(names, module)
     return any(module == name or module.endswith(f".{name}") for name in names)
 
 
@@ -199,4 +150,15 @@ def _by_pattern(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any
 
 
 def _fits(pattern: str, module: str) -> bool:
-    return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    return _whole(rf"(.*\.)?({pattern})", module)
+
+
+def _whole(pattern: str, name: str) -> bool:
+    """Whether a pattern fits all of a name. Raises BadInput if it takes too long to tell."""
+    try:
+        return regex.fullmatch(pattern, name, timeout=PATIENCE) is not None
+    except TimeoutError:
+        raise BadInput(
+            f"pattern {shown(pattern)}: takes more than {PATIENCE:g} s to try on {name}; "
+            "fewer repetitions would be right"
+        ) from None

@@ -332,8 +332,8 @@ KINDS = [
     at(
         "finetune",
         "targets by an expression that could run for ever",
-        "is a repetition of a repetition or of alternatives; a regular expression, or a list",
-        config({"lora": {"targets": "(.*)*q_proj"}}),
+        "is one that takes more than 1 s to try on a name; a regular expression, or a list",
+        config({"lora": {"targets": "(.|..)+j[^o]"}}),
     ),
     at(
         "finetune",

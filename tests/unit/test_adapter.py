@@ -1,7 +1,6 @@
 """Adapters: what peft wrote is read exactly, what is wrong is named, merging is W + s * B @ A."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ def test_half_precision_tensors_are_read_as_float32(written: Path) -> None:
         ({"target_modules": ...}, "target_modules is missing"),
         ({"target_modules": []}, "target_modules is []"),
         ({"target_modules": ["lm_head"]}, "target_modules is ['lm_head']"),
-        ({"target_modules": "(.*)*q_proj"}, "a repetition of a repetition or of alternatives"),
+        ({"target_modules": "(.|..)+j[^o]"}, "one that takes more than 1 s to try on a name"),
         ({"target_modules": "*q_proj"}, "this is no regular expression: nothing to repeat"),
         ({"target_modules": 7}, "target_modules is 7"),
         ({"bias": "all"}, "bias is 'all', supported is 'none'"),
@@ -155,7 +154,7 @@ def test_half_precision_tensors_are_read_as_float32(written: Path) -> None:
         ({"rank_pattern": {"q_proj": 0}}, "rank_pattern is {'q_proj': 0}"),
         ({"rank_pattern": ["q_proj"]}, "rank_pattern is ['q_proj']"),
         ({"alpha_pattern": {"q_proj": "2"}}, "alpha_pattern is {'q_proj': '2'}"),
-        ({"alpha_pattern": {"(a|a)*": 2}}, "alpha_pattern has '(a|a)*'; this is a repetition of"),
+        ({"alpha_pattern": {"(a": 2}}, "alpha_pattern has '(a'; this is no regular expression"),
         ({"layers_to_transform": [0.5]}, "layers_to_transform is [0.5]"),
         ({"layers_pattern": "h"}, "layers_pattern is 'h', supported is null or 'layers'"),
         ({"target_modules": ".*", "layers_to_transform": 1}, "null beside a regular expression"),
@@ -267,41 +266,27 @@ UNSLOTH = (
         ("|".join(rf"model\.layers\.{i}\.self_attn\.q_proj" for i in range(27)), False),
         (r"model\.layers\.\d{1,3}\.self_attn\.q_proj{1}", False),
         (r"(?:mlp\.|up_|proj)+", False),
-        (".*" * 4, False),
-        (".*" * 5, True),
-        (".*" * 20 + "x", True),
-        (r"\w+\.?" * 6 + "x", True),
-        (".{0,99}" * 20 + "x", True),
-        (".?" * 31 + "x", True),
-        ("(?:m|.)" * 31 + "x", True),
-        (r"(?:mo|mod|\.)+x", True),
-        (r"(?:.*x|.*y)(?:.*z|a)(?:.*)(?:.*)(?:.*)", True),
-        ("(?x)#[\n(a+)+x#]", True),
-        ("(?#[)(a+)+x(?#])", True),
-        (r"[]*+]{3}x", False),
-        (r"(a+)+$", True),
-        (r"((.*)x)*", True),
-        (r"(a|a)*", True),
-        (r"(?:a?){40}a{40}", True),
-        ("(" * 5000, True),
+        (".*" * 20 + "x", False),
+        (r"(?:a?){40}a{40}", False),
+        (r"(\w+\.?)+j[^o]", False),
+        (r"(.|..)+j[^o]", True),
+        ("(?x)#[", True),
+        ("(" * 900, True),
         ("a" * 1001, True),
         ("", True),
     ],
 )
-def test_expressions_that_could_run_for_ever_are_refused(pattern: str, refused: bool) -> None:
+def test_expressions_that_run_for_ever_are_refused(pattern: str, refused: bool) -> None:
     assert (problem_with_pattern(pattern) is not None) == refused
 
 
-def test_what_is_not_refused_takes_no_time() -> None:
-    """The slowest patterns that are let through, on names of the largest models."""
-    name = "model.layers.1000.self_attn.down_proj"
-    for pattern in (".*" * 4 + "(?!.)x", "(?:.|..)" * 2 + ".*" * 4 + "[^.]{3}9", ".?" * 18 + "x"):
-        assert problem_with_pattern(pattern) is None
-        spec = LoraSpec(1, 1.0, pattern, rank_pattern={pattern: 2})
-        begin = time.process_time()
-        spec.selects(name)
-        spec.rank_of(name)
-        assert time.process_time() - begin < 1
+def test_an_expression_that_runs_for_ever_on_some_names_alone_is_found_there() -> None:
+    pattern = "model.layers.10.*|(.|..)+j[^o]"
+    assert problem_with_pattern(pattern) is None
+    spec = LoraSpec(1, 1.0, pattern, rank_pattern={pattern: 2})
+    for asked in (spec.selects, spec.rank_of):
+        with pytest.raises(BadInput, match=r"takes more than 1 s to try on model\.layers\.2000\."):
+            asked("model.layers.2000.self_attn.down_proj")
 
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
