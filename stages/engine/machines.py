@@ -60,6 +60,7 @@ class Link:
     """A connection to another machine."""
 
     def __init__(self, connection: socket.socket, machine: int, timeout_seconds: int):
+        """Raises OSError if the other has ended it already."""
         self.connection, self.machine = connection, machine
         self.peer: str = connection.getpeername()[0]
         self._held = b""
@@ -218,9 +219,11 @@ def _gather(machines: Machines, work: str, links: list[Link]) -> None:
             while len(links) < machines.count - 1:
                 if time.monotonic() > deadline:
                     raise _missing(machines, links)
-                with contextlib.suppress(TimeoutError):
+                # Whoever resets the connection again, such as a port scanner, is not waited for.
+                with contextlib.suppress(TimeoutError, ConnectionError):
                     connection, _ = listener.accept()
-                    greeted.append(Link(connection, -1, machines.timeout_seconds))
+                    with contextlib.suppress(OSError):
+                        greeted.append(Link(connection, -1, machines.timeout_seconds))
                 for link in list(greeted):
                     if word := link.word():
                         greeted.remove(link)
@@ -280,6 +283,7 @@ def _find(machines: Machines, work: str, done: Callable[[], bool], links: list[L
             return False
         try:
             connection = socket.create_connection(machines.address, timeout=5)
+            link = Link(connection, 0, machines.timeout_seconds)
             break
         except socket.gaierror as error:
             raise _unusable(machines, error) from None
@@ -290,7 +294,6 @@ def _find(machines: Machines, work: str, done: Callable[[], bool], links: list[L
                     f"{machines.timeout_seconds} seconds ({error.strerror or error})"
                 ) from None
             time.sleep(LOOK_SECONDS)
-    link = Link(connection, 0, machines.timeout_seconds)
     links.append(link)
     link.say(machine=machines.rank, of=machines.count, work=work)
     word = link.awaited()
@@ -302,11 +305,12 @@ def _find(machines: Machines, work: str, done: Callable[[], bool], links: list[L
 @contextlib.contextmanager
 def _listening(machines: Machines) -> Iterator[socket.socket]:
     try:
-        with socket.create_server(machines.address) as listener:
-            listener.settimeout(LOOK_SECONDS)
-            yield listener
+        listener = socket.create_server(machines.address)
     except OSError as error:
         raise _unusable(machines, error) from None
+    with listener:
+        listener.settimeout(LOOK_SECONDS)
+        yield listener
 
 
 def _unusable(machines: Machines, error: OSError) -> BadInput:

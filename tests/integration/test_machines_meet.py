@@ -1,6 +1,7 @@
 """Machines come together or say why not; a failure on one is told on the other. On loopback."""
 
 import socket
+import struct
 import sys
 import threading
 import time
@@ -76,6 +77,28 @@ def test_who_comes_for_something_else_is_sent_away_and_may_come_again(
         come(3, 1, "a")
     come(3, 2, "a")
     assert (lead.end(), first.end()) == (None, None)
+
+
+def test_who_resets_the_connection_does_not_end_the_waiting(
+    master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As port scanners and load balancers do, here before machine 0 has looked at it."""
+
+    def come(rank: int) -> None:
+        with together(Machines(2, rank, master, 30), "a") as team:
+            assert team is not None
+            team.end()
+
+    def reset(machines: Machines, what: str) -> None:
+        if machines.rank == 0:
+            with socket.create_connection(machines.address) as stranger:
+                no_lingering = struct.pack("ii", 1, 0)  # closing sends RST
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_lingering)
+
+    monkeypatch.setattr("stages.engine.machines._say_waiting", reset)
+    lead = Beside(lambda: come(0))
+    come(1)
+    assert lead.end() is None
 
 
 def test_waiting_ends_when_the_work_is_done_or_nobody_comes(master: str) -> None:
