@@ -6,6 +6,7 @@ running process uses; what is named with --keep; and all that these were made fr
 by a config that would go on with it.
 """
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -127,11 +128,18 @@ def _items(store: Path) -> list[Item]:
         for path, manifest in artifacts
     ]
     half_done = [*store.glob("*/.*.partial"), *store.glob("*/.*.fetched")]
-    return found + [_half_done(path) for path in sorted(half_done)]
+    return found + [item for path in sorted(half_done) if (item := _half_done(path))]
 
 
-def _half_done(path: Path) -> Item:
-    stats = [entry.stat() for entry in (path, *path.rglob("*"))]
+def _half_done(path: Path) -> Item | None:
+    """Half-done work; None if it is gone. Whoever is at it may rename and remove files of it."""
+    stats: list[os.stat_result] = []
+    for folder, _, names in os.walk(path):  # which passes over a directory that is gone
+        for entry in (folder, *(os.path.join(folder, name) for name in names)):
+            with suppress(FileNotFoundError):
+                stats.append(os.stat(entry))
+    if not stats:
+        return None
     last = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), timezone.utc)
     return Item(path, sum(s.st_size for s in stats), last.isoformat(timespec="seconds"), None)
 

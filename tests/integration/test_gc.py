@@ -1,6 +1,7 @@
 """`mindcycle gc`: what is needed stays, what a run uses stays, and the rest goes when asked."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,30 @@ def test_the_paths_a_config_expects_are_those_that_its_run_makes(tmp_path):
     assert len(expected_paths(work)) == 1  # what follows has no identity yet
     outcomes = run_chain(work, plain).outcomes.values()
     assert expected_paths(work) == [outcome.path for outcome in outcomes]
+
+
+def test_files_that_a_training_renames_and_prunes_meanwhile_do_not_end_it(tmp_path, capsys):
+    work, ended = tmp_path / "checkpoint" / ".abc.partial", threading.Event()
+    work.mkdir(parents=True)
+
+    def train():
+        while not ended.is_set():
+            step = work / "checkpoints" / "step"
+            step.mkdir(parents=True)
+            for number in range(20):
+                (step / f"{number}.tmp").touch()
+                (step / f"{number}.tmp").rename(step / f"{number}")
+            shutil.rmtree(work / "checkpoints")
+
+    training = threading.Thread(target=train)
+    training.start()
+    try:
+        for _ in range(200):
+            collect_garbage(tmp_path, [], None, remove=False)
+    finally:
+        ended.set()
+        training.join()
+    assert ".abc.partial (half done)" in capsys.readouterr().out
 
 
 def test_half_done_work_stays_for_whoever_goes_on_with_it(tmp_path):
