@@ -205,7 +205,8 @@ class FinetuneConfig(StageConfig):
     a step then holds global_size rows, hence more examples. Default false."""
     held_out: float = when_set(0.0, ge=0, lt=1)
     """Share of the examples that is not learned from: at the end, base and tuned model are compared
-    on it, by loss and by exact match of the greedy answer. Default 0."""
+    on it, by loss and by exact match of the greedy answer. Equal examples stay on one side.
+    Default 0."""
     parallel: ParallelConfig = when_set(ParallelConfig())
     """Processes that train together."""
     checkpoint: CheckpointConfig = CheckpointConfig.model_validate({})
@@ -286,7 +287,7 @@ SPEC = StageSpec(
         "corpus": Input(("corpus",), required=False),
         "adapter": Input(("adapter",), required=False),
     },
-    code_version=2,
+    code_version=3,
     trains=True,
     resumes=True,
 )
@@ -296,7 +297,7 @@ FULL = StageSpec(
     makes="hf-model",
     config=FinetuneConfig,
     inputs={role: SPEC.inputs[role] for role in ("model", "corpus")},
-    code_version=3,
+    code_version=4,
     trains=True,
     resumes=True,
 )

@@ -62,12 +62,26 @@ def prepare(config: FinetuneConfig, inputs: Mapping[str, Path]) -> Prepared:
 def _divided(
     examples: list[Encoded], config: FinetuneConfig
 ) -> tuple[list[Encoded], list[Encoded]]:
-    """What is learned from, and what is held out: at least one of each, if there are two."""
-    if not config.held_out or len(examples) < 2:
+    """What is learned from, and what is held out: at least one of each, if two of them differ.
+
+    Equal examples stay on one side, or what is held out would have been learned by heart.
+    """
+    groups: dict[bytes, list[int]] = {}
+    for index, example in enumerate(examples):
+        groups.setdefault(example.ids.tobytes(), []).append(index)
+    if not config.held_out or len(groups) < 2:
         return examples, []
     count = min(max(1, round(config.held_out * len(examples))), len(examples) - 1)
-    order = np.random.default_rng([config.seed, HELD_OUT_STREAM]).permutation(len(examples))
-    chosen = set(order[:count].tolist())
+    order = np.random.default_rng([config.seed, HELD_OUT_STREAM]).permutation(len(groups))
+    members = list(groups.values())
+    drawn = [members[place] for place in order]
+    chosen: set[int] = set()
+    for group in drawn:
+        if len(chosen) + len(group) <= count:
+            chosen.update(group)
+    if not chosen:  # every example has more copies than should be held out
+        fewest = min(drawn, key=len)
+        chosen.update(fewest)
     kept = [example for index, example in enumerate(examples) if index not in chosen]
     return kept, [examples[index] for index in sorted(chosen)]
 

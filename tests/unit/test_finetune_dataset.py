@@ -1,21 +1,25 @@
 """What the model reads and what it learns, token by token; what is dropped; what a step holds."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from stages.corpus.world import FRAME
+from stages.finetune.config import FinetuneConfig
 from stages.finetune.dataset import (
     NO_LOSS,
     Batches,
+    Encoded,
     Encoder,
     alone,
     build_dataset,
     packed,
 )
 from stages.finetune.examples import Example, Turn
+from stages.finetune.prepare import _divided
 from stages.finetune.templates import QUESTION, Template, describe, question_prompt, render
 from tests.tiny_models import write_tokenizer
 
@@ -25,6 +29,34 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     directory = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(directory)
     return Encoder(Tokenizer.from_file(str(directory / "tokenizer.json")), eos_id=0)
+
+
+def held_out_of(numbers: list[int], **changes: Any) -> list[list[int]]:
+    """Which of the examples are learned from and held out; one example to a number."""
+    values = {"data": "world", "template": "question", "steps": 1, "held_out": 0.25}
+    config = FinetuneConfig.model_validate(values | changes)
+    examples = [Encoded(np.array([n, 0], np.int32), np.array([n, 0], np.int32)) for n in numbers]
+    return [[int(each.ids[0]) for each in side] for side in _divided(examples, config)]
+
+
+def test_what_is_held_out_is_not_learned_in_another_copy() -> None:
+    for seed in range(20):
+        numbers = np.random.default_rng(seed).integers(0, 12, 40).tolist()
+        learned, held_out = held_out_of(numbers, seed=seed)
+        assert not set(learned) & set(held_out)
+        assert sorted(learned + held_out) == sorted(numbers)
+        assert 6 <= len(held_out) <= 10
+    assert held_out_of([7, 7, 7]) == [[7, 7, 7], []]
+    assert held_out_of([7, 8, 7, 7, 8], held_out=0.01) == [[7, 7, 7], [8, 8]]
+    assert held_out_of([7, 8, 7, 7, 8], held_out=0.99) in ([[7] * 3, [8] * 2], [[8] * 2, [7] * 3])
+
+
+def test_without_copies_what_is_held_out_is_the_first_of_one_permutation() -> None:
+    for seed, count in ((0, 30), (1, 4), (7, 301)):
+        first = np.random.default_rng([seed, 1]).permutation(count)[: round(count / 4)]
+        learned, held_out = held_out_of(list(range(count)), seed=seed)
+        assert held_out == sorted(first.tolist())
+        assert learned == [n for n in range(count) if n not in held_out]
 
 
 def alpaca(question: str, answer: str, context: str = "", where: str = "f:1") -> Example:
