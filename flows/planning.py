@@ -90,11 +90,16 @@ def _vocabulary(config: RunConfig) -> int:
     held = read_object(Path(tokenizer.file))
     model, added = held.get("model"), held.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocabulary, dict) or not vocabulary:
-        raise BadInput(f"corpus.tokenizer.file: {tokenizer.file} holds no vocabulary by name")
+    if not isinstance(vocabulary, dict | list) or not vocabulary:
+        raise BadInput(
+            f"corpus.tokenizer.file: {tokenizer.file} holds no vocabulary; names with ids, or "
+            "unigram's list of pieces would be right"
+        )
     tokens = added if isinstance(added, list) else [added] if added else []
     own = [token.get("id") if isinstance(token, dict) else None for token in tokens]
-    ids = [*vocabulary.values(), *own]
+    # A unigram's pieces stand in the order of their ids.
+    named = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    ids = [*named, *own]
     if strange := [id for id in ids if type(id) is not int or not 0 <= id < MOST]:
         raise BadInput(
             f"corpus.tokenizer.file: {tokenizer.file} has the token id {shown(strange[0])}; "

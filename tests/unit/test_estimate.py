@@ -1,10 +1,12 @@
 """What a plan says, against sums that anyone can check."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
@@ -138,6 +140,29 @@ def test_a_size_needs_a_number_and_a_unit(text: str) -> None:
     said = f"--device-memory: is {text}; a number above 0 and a unit"
     with pytest.raises(BadInput, match=said):
         print_plan(Path("configs/quickstart.yaml"), [], text, 8, "fp32", None)
+
+
+@pytest.mark.parametrize("added", [0, 3])
+def test_a_unigram_tokenizer_is_planned_for_as_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], added: int
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer(models.Unigram([(f"{n}", -1.0) for n in range(900 - added)], unk_id=0))
+    tokenizer.add_special_tokens([f"<{n}>" for n in range(added)])
+    tokenizer.save(str(path))
+    assert isinstance(json.loads(path.read_text())["model"]["vocab"], list)
+    override = f"corpus.tokenizer={{file: {path}}}"
+    print_plan(Path("configs/quickstart.yaml"), [override], None, None, "fp32", None)
+    assert "681,536 parameters, fp32" in capsys.readouterr().out  # as with a vocabulary of 900
+
+
+@pytest.mark.parametrize("vocabulary", ["[]", "5", "{}"])
+def test_a_tokenizer_without_a_vocabulary_is_refused(tmp_path: Path, vocabulary: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(f'{{"model": {{"vocab": {vocabulary}}}}}')
+    override = f"corpus.tokenizer={{file: {path}}}"
+    with pytest.raises(BadInput, match=r"corpus.tokenizer.file: .* holds no vocabulary; names"):
+        print_plan(Path("configs/quickstart.yaml"), [override], None, None, "fp32", None)
 
 
 @pytest.mark.parametrize(
