@@ -64,8 +64,8 @@ class TokenStream:
         self.tokens, self.documents, self.bytes = info.tokens, info.documents, info.bytes
         self._directory, self._names = directory, info.shards
         self._shards: list[np.ndarray] = []
-        self._starts: list[np.ndarray] = []
         self._bases: list[int] = [0]
+        documents = 0
         for name in info.shards:
             if not is_name(name) or not name.endswith(".bin"):
                 raise BadInput(f"{directory / INFO}: shard {shown(name)} is no .bin file beside it")
@@ -74,9 +74,9 @@ class TokenStream:
             starts = _map(path.with_suffix(".docs"), np.dtype("<i8"))
             _check_boundaries(path, shard, starts, eos_id)
             self._shards.append(shard)
-            self._starts.append(starts)
+            documents += len(starts)
             self._bases.append(self._bases[-1] + len(shard))
-        found = (self._bases[-1], sum(map(len, self._starts)))
+        found = (self._bases[-1], documents)
         if found != (self.tokens, self.documents):
             raise BadInput(
                 f"{directory}: its shards hold {found[0]} tokens in {found[1]} documents, "
@@ -115,13 +115,6 @@ class TokenStream:
                     f"{self._directory / name}: holds token {largest}, {INFO} says that the "
                     f"vocabulary ends at {vocab_size - 1}"
                 )
-
-    def document_starts(self) -> np.ndarray:
-        """Where each document starts in the split, in tokens; int64 [documents], ascending."""
-        pieces = [
-            starts + base for starts, base in zip(self._starts, self._bases[:-1], strict=True)
-        ]
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
 class TokenCorpus:

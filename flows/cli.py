@@ -12,6 +12,7 @@ import typer
 
 from artifacts.errors import BadInput, MindCycleError, said_of
 from artifacts.wording import counted
+from flows.schema import SCHEMA_FILE
 
 app = typer.Typer(
     help="Text to a released model: pretrain, convert, evaluate, fine-tune, gate and export.",
@@ -421,7 +422,7 @@ def serve(
 
 @app.command()
 def schema(
-    file: Annotated[Path, typer.Option(help="File to write.")] = Path("configs/schema.json"),
+    file: Annotated[Path, typer.Option(help="File to write.")] = SCHEMA_FILE,
 ) -> None:
     """Write the JSON schema of the config, which editors check configs with."""
     from flows.schema import schema_text

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA_FILE = Path("configs/schema.json")
-EDITOR_LINE = "# yaml-language-server: $schema=schema.json"
-"""First line of every config beside the schema: editors with a YAML language server check it."""
 
 
 def run_schema() -> dict[str, Any]:

@@ -53,7 +53,10 @@ def test_any_slice_is_the_joined_documents_whatever_the_shards(
     piece = stream.slice(start, length)
     assert piece.dtype == np.int32
     assert piece.tolist() == joined[start : start + length]
-    starts = stream.document_starts().tolist()
+    starts, base = [], 0
+    for path in (corpus.directory / name for name in corpus.info.splits["train"].shards):
+        starts += (base + np.fromfile(path.with_suffix(".docs"), "<i8")).tolist()
+        base += len(np.fromfile(path, "<u2"))
     assert len(starts) == stream.documents == len(documents)
     ends = [*starts[1:], stream.tokens]
     for ids, begin, end in zip(documents, starts, ends, strict=True):
