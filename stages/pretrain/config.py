@@ -207,7 +207,8 @@ class ValidationConfig(Section):
     """Optimiser steps between two; the start and the end are always measured. Default 500."""
     batches: Count = Field(default=8, gt=0)
     """How many global batches of the validation split are used, always the same, from its start;
-    fewer if it holds fewer. Default 8."""
+    fewer if it holds fewer. Their loss at the whole split's tokens a byte is the checkpoint's
+    bits_per_byte. Default 8."""
 
 
 def _which_model(value: Any) -> str:

@@ -92,7 +92,11 @@ def _clear(work: Path) -> None:
 def headline(
     shape: Architecture, corpus: TokenCorpus, state: State, validation_loss: float | None
 ) -> dict[str, Any]:
-    """The figures people look at first. Losses in nats per token."""
+    """The figures people look at first. Losses in nats per token.
+
+    `bits_per_byte` is the validation windows' loss at the whole split's tokens a byte: an estimate,
+    since what the windows alone take in bytes is not recorded.
+    """
     losses = state.recent_losses
     figures: dict[str, Any] = {
         "train_loss": round(math.fsum(losses) / len(losses), 6) if losses else None,
