@@ -11,6 +11,7 @@ from artifacts.errors import BadInput
 from artifacts.fields import Count
 from artifacts.patterns import files_fitting
 from artifacts.validation import shown
+from stages.evaluate.task_files import reached
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 """Endings of the files that a local mirror may hold."""
@@ -27,7 +28,8 @@ class LmEvalTask(BaseModel):
 
     task: str = Field(min_length=1)
     """Its name in lm-eval, such as gsm8k or leaderboard, or the path of a .yaml file. Python that a
-    file of your own names with !function is run."""
+    file of your own names with !function is run; it belongs beside the file, whose folder's modules
+    and YAML are hashed with it."""
     name: Name = ""
     """The task's name in the report; by default lm-eval's."""
     data: Literal["mirror", "hub"]
@@ -62,10 +64,13 @@ class LmEvalTask(BaseModel):
 
     def files(self) -> list[Path]:
         """What it reads. Raises BadInput for what is missing."""
-        found = [Path(self.task)] if self.is_file else []
-        problems = [
-            f"tasks.{self.title}.task: {path} is no file" for path in found if not path.is_file()
-        ]
+        found: list[Path] = []
+        problems: list[str] = []
+        if self.is_file:
+            try:
+                found = reached(Path(self.task), f"tasks.{self.title}.task")
+            except BadInput as error:
+                problems += error.problems
         if self.path is not None:
             tables = sorted(p for p in self.path.rglob("*") if p.is_file() and p.suffix in TABLES)
             if not tables:
@@ -73,7 +78,7 @@ class LmEvalTask(BaseModel):
                     f"tasks.{self.title}.path: {self.path} holds no file ending in "
                     f"{', '.join(TABLES)}"
                 )
-            found += tables
+            found += [path for path in tables if path not in found]
         if problems:
             raise BadInput(*problems)
         return found

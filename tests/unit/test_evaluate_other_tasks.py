@@ -139,6 +139,45 @@ def test_a_task_file_of_the_users_own(lm: EngineLM, tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_task_file_reaches_is_read_by_it(tmp_path: Path) -> None:
+    own, data = tmp_path / "own", tmp_path / "mirror/test.jsonl"
+    write_rows(data, [{"text": "a"}])
+    write_rows(tmp_path / "more/extra.jsonl", [{"text": "b"}])
+    for name, text in {
+        "own/mine.yaml": "include: [../shared/base_yaml]\nprocess_docs: !function utils.docs\n"
+        f"dataset_kwargs: {{data_files: {{test: '{tmp_path}/more/*.jsonl'}}}}\n",
+        "own/utils.py": "import helper\n",
+        "own/_template_yaml": "task: x\n",
+        "own/notes.md": "nothing\n",
+        "own/sub/other.yaml": "task: other\n",
+        "shared/base_yaml": "include: deeper/top.yaml\nprocess_results: !function scores.of\n",
+        "shared/scores.py": "",
+        "shared/deeper/top.yaml": "include: ../base_yaml\n",
+        "own/all.yaml": "group: all\ntask: [other]\n",
+        "own/.hidden/x.yaml": "task: hidden\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def files(name: str) -> list[str]:
+        task = {"task": str(own / name), "data": "mirror", "path": data.parent}
+        found = LmEvalTask.model_validate(task).files()
+        return [str(path.resolve().relative_to(tmp_path)) for path in found]
+
+    beside = ["own/_template_yaml", "own/all.yaml", "own/mine.yaml", "own/utils.py"]
+    included = ["shared/base_yaml", "shared/deeper/top.yaml", "shared/scores.py"]
+    everything = [*beside, *included, "more/extra.jsonl", "mirror/test.jsonl"]
+    assert files("mine.yaml")[0] == "own/mine.yaml"
+    assert sorted(set(files("mine.yaml"))) == sorted(everything)
+    assert sorted(set(files("all.yaml"))) == sorted([*everything, "own/sub/other.yaml"])
+    (tmp_path / "shared/base_yaml").unlink()
+    with pytest.raises(BadInput, match=r"mine.task: .*mine.yaml includes .*base_yaml, which is no"):
+        files("mine.yaml")
+    assert "own/sub/other.yaml" in files("all.yaml")  # whose neighbour is not asked
+    with pytest.raises(BadInput, match=r"tasks.none.task: .*none.yaml is no file"):
+        files("none.yaml")
+
+
 CHOOSING = """
 dataset_path: owner/set
 test_split: test
