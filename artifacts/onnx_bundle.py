@@ -138,11 +138,6 @@ class OnnxModel:
             )
 
     @property
-    def eos_id(self) -> int:
-        """The first end-of-sequence token."""
-        return self.eos_ids[0]
-
-    @property
     def adapters(self) -> list[str]:
         """Names of the adapters that can be chosen."""
         return list(self._adapters)

@@ -80,10 +80,16 @@ class NumpyBackend:
     name, dtype = "numpy", "float64"
 
     def __init__(
-        self, vocab_size: int, max_positions: int = 64, seed: int = 0, fail_after: int = -1
+        self,
+        vocab_size: int,
+        max_positions: int = 64,
+        seed: int = 0,
+        fail_after: int = -1,
+        eos_ids: tuple[int, ...] = (),
     ):
         rng = np.random.default_rng(seed)
         self.vocab_size, self.max_positions = vocab_size, max_positions
+        self.eos_ids = list(eos_ids)
         self._embed = rng.standard_normal((vocab_size, 8))
         self._head = rng.standard_normal((8, vocab_size))
         self._fail_after = fail_after

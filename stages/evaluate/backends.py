@@ -26,6 +26,8 @@ class Backend(Protocol):
     dtype: str
     max_positions: int
     vocab_size: int
+    eos_ids: list[int]
+    """The model's own end-of-sequence tokens, at which what is served ends; may be empty."""
 
     def read(self, ids_P: np.ndarray) -> Prefix:
         """Read tokens int32 [P] that several rows begin with, once for all of them."""
@@ -58,12 +60,14 @@ class MindSporeBackend:
         self, directory: Path, adapter: Path | None = None, device: str = "auto", rows: int = 1
     ):
         # Here, since a bundle is scored without MindSpore, whose import takes seconds.
+        from artifacts.hf_model import read_model
         from stages.engine.inference import InferenceModel
 
         self._model = InferenceModel.load(directory, adapter, device)  # type: ignore[arg-type]
         self._rows = rows
         self.max_positions = self._model.architecture.max_positions
         self.vocab_size = self._model.architecture.vocab_size
+        self.eos_ids = read_model(directory).eos_ids
 
     def read(self, ids_P: np.ndarray) -> Prefix:
         return self._model.read(ids_P)
@@ -117,6 +121,7 @@ class OnnxBackend:
             raise BadInput(f"bundle_adapter: is {adapter!r}; {directory} has {known}")
         self.max_positions = self._model.max_positions
         self.vocab_size = self._model.vocab_size
+        self.eos_ids = self._model.eos_ids
 
     def read(self, ids_P: np.ndarray) -> Prefix:
         return self._model.read(ids_P, self._adapter)

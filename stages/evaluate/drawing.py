@@ -5,7 +5,7 @@ text does not depend on what else is in its batch. Given the same seed it is the
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,13 +33,13 @@ def draw(
     backend: Backend,
     batch: Sequence[Wanted],
     sampling: Sampling,
-    eos_id: int,
+    eos_ids: Collection[int],
     max_length: int,
     decode: Callable[[Sequence[int]], str],
 ) -> list[str]:
     """Texts for one batch of prompts.
 
-    A text ends before the end-of-sequence token or a stop text, after `sampling.max_tokens`, or
+    A text ends before an end-of-sequence token or a stop text, after `sampling.max_tokens`, or
     when prompt and text fill `max_length`.
     """
     generators = [generator_for(sampling.seed, wanted.prompt, wanted.repeat) for wanted in batch]
@@ -55,7 +55,7 @@ def draw(
             wanted = batch[i]
             seen = np.append(wanted.prompt, np.array(wanted.ids, np.int32))
             token = next_token(logits_V, sampling, generators[i], seen)
-            if token == eos_id:
+            if token in eos_ids:
                 continue
             wanted.ids.append(token)
             texts[i], stopped = _cut(decode(wanted.ids), wanted.stop)

@@ -45,6 +45,8 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         self._backend, self._codec, self._sampling = backend, codec, sampling
         self._batch_size, self._kept = batch_size, kept
         self.max_length = min(max_length or backend.max_positions, backend.max_positions)
+        # A text ends where it would be served; a model may name more ends than its tokenizer.
+        self._ends = frozenset(backend.eos_ids) or frozenset([self.eot_token_id])
         self._encoded: dict[tuple[str, str], Pair] = {}  # what `fits` and scoring share
 
     @property
@@ -180,7 +182,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc, unused-ignore]
                 self._backend,
                 [wanted[i] for i in batch],
                 self._sampling,
-                self.eot_token_id,
+                self._ends,
                 self.max_length,
                 self._codec.decode,
             ),

@@ -1,6 +1,7 @@
 """MindSpore and onnxruntime behind the same interface: the same choices, in any batch."""
 
 import functools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from artifacts.adapter import Adapter, Base, read_adapter, write_adapter
 from artifacts.architecture import Architecture
 from artifacts.errors import BadInput
 from artifacts.hf_model import read_model
+from artifacts.json_files import read_object
 from artifacts.manifest import read_manifest
-from artifacts.tokenizer_files import read_tokenizer
+from artifacts.tokenizer_files import read_tokenizer, write_object
 from stages.evaluate import backends
 from stages.evaluate.lm import EngineLM
 from stages.evaluate.run import scored_model
@@ -65,6 +67,17 @@ def adapter(model: Path) -> Path:
         base=Base(manifest.digest, manifest.identity),
     )
     return as_artifact(model.parent.parent, "adapter", lambda path: write_adapter(path, made))
+
+
+def test_every_end_token_of_the_model_is_its_backends(model: Path, tmp_path: Path) -> None:
+    several, bundle = tmp_path / "several", tmp_path / "bundle"
+    shutil.copytree(model, several)
+    path = several / "config.json"
+    write_object(path, {**read_object(path), "eos_token_id": [0, 3]})
+    bundle.mkdir()
+    write_bundle(bundle, read_model(several), read_tokenizer(several), {})
+    for kind, directory in (("hf-model", several), ("onnx-bundle", bundle)):
+        assert backends.load(kind, directory, None, "CPU", 1).eos_ids == [0, 3]
 
 
 ASKED = letters(20) + requests(*TEXTS)

@@ -252,6 +252,22 @@ def test_generated_texts_are_kept_too(directory: Path, tmp_path: Path) -> None:
     assert all("\n" not in text for text in first)
 
 
+def test_a_text_ends_at_each_of_the_models_own_end_tokens(directory: Path) -> None:
+    asked = [Instance("generate_until", {}, ("Number", {}), 0, ("t", 0, 1))]
+    lm, backend = model(directory)
+    (whole,) = lm.generate_until(asked)
+    prompt, drawn = lm.tok_encode("Number"), list[int]()
+    for _ in range(2):
+        drawn.append(int(backend.logits(np.array([prompt + drawn]))[0, -1].argmax()))
+    assert drawn[-1] not in drawn[:-1]
+    backend.eos_ids = [0, drawn[-1]]
+    ending = EngineLM(backend, TextCodec(directory), GREEDY, 4)
+    (short,) = ending.generate_until(asked)
+    assert short == TextCodec(directory).decode(drawn[:-1])
+    assert whole.startswith(short)
+    assert len(short) < len(whole)
+
+
 def test_the_chat_template_is_rendered_without_reach(tmp_path: Path) -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ eos_token }}"
     write_tokenizer(tmp_path, chat_template=template)

@@ -105,7 +105,7 @@ def texts(size: int, sampling: Sampling, repeats: int = 1) -> list[str]:
     found = []
     for begin in range(0, len(wanted), size):
         part = wanted[begin : begin + size]
-        found += draw(backend, part, sampling, 0, 24, lambda ids: " ".join(map(str, ids)) + " ")
+        found += draw(backend, part, sampling, {0}, 24, lambda ids: " ".join(map(str, ids)) + " ")
     return found
 
 
@@ -133,13 +133,15 @@ def test_texts_end_at_stops_limits_and_the_end_token() -> None:
     assert max(len(text.split()) for text in long) <= 23  # prompt and text fill 24 tokens
 
 
-def test_the_end_token_ends_a_text_and_is_no_part_of_it() -> None:
+@pytest.mark.parametrize("end", [0, 3])
+def test_any_end_token_ends_a_text_and_is_no_part_of_it(end: int) -> None:
     class Ending(NumpyBackend):
         def next_logits(self, ids_BT: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
-            return np.eye(4)[np.where(lengths_B < 4, 2, 0)]  # 2, 2, ... and 0 at length 4
+            return np.eye(4)[np.where(lengths_B < 4, 2, end)]  # 2, 2, ... and an end at length 4
 
     wanted = [Wanted(np.array([1] * length, np.int32), ()) for length in (1, 3, 4)]
-    found = draw(Ending(4), wanted, profile("greedy"), 0, 50, lambda ids: "".join(map(str, ids)))
+    greedy = profile("greedy")
+    found = draw(Ending(4), wanted, greedy, {0, 3}, 50, lambda ids: "".join(map(str, ids)))
     assert found == ["222", "2", ""]
 
 
@@ -153,7 +155,7 @@ def test_stop_texts_are_found_across_tokens_and_cut_off(stop: str, text: str) ->
 
     wanted = Wanted(np.array([1], np.int32), (stop,))
     found = draw(
-        Counting(4), [wanted], profile("greedy"), 0, 6, lambda ids: "".join(words[i] for i in ids)
+        Counting(4), [wanted], profile("greedy"), {0}, 6, lambda ids: "".join(words[i] for i in ids)
     )
     assert found == [text]
 

@@ -86,7 +86,7 @@ def test_sampled_text_is_the_one_that_was_scored(served: Served) -> None:
             backend,
             [drawing.Wanted(prompt, sampling.stop)],
             sampling,
-            served.model.eos_id,
+            served.model.eos_ids,
             served.longest,
             served.codec.decode,
         )
