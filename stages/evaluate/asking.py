@@ -48,7 +48,7 @@ def build_tasks(config: EvaluateConfig, questions: Questions) -> Tasks:
             built = build(task, questions.subjects[task.title])
             (found.submissions if task.submission else found.suites).append(built)
         elif isinstance(task, LmEvalTask):
-            found.lm_eval[task.title] = lm_eval_tasks.load(task)
+            found.lm_eval[task.title] = lm_eval_tasks.load(task, allow_network=config.allow_network)
     return found
 
 

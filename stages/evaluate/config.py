@@ -180,7 +180,7 @@ class EvaluateConfig(StageConfig):
     chat_template: bool = False
     """Wrap prompts in the tokenizer's chat template."""
     allow_network: bool = False
-    """Allow reading datasets from the Hugging Face hub."""
+    """Allow reading datasets from the Hugging Face hub, and what a task's own code downloads."""
     device: Literal["auto", "CPU", "GPU", "Ascend"] = "auto"
     """Where MindSpore computes; onnxruntime uses the CPU."""
     bundle_adapter: str | None = None

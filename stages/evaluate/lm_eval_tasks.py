@@ -6,6 +6,8 @@ folder with its tasks, so that folder alone is indexed. Only where this fails is
 
 import contextlib
 import re
+import socket
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,15 +32,21 @@ LOAD = datasets.load_dataset
 SPLIT = re.compile(r"^(?P<split>[A-Za-z_]+?)(-\d{5}-of-\d{5})?$")
 
 
-def load(config: LmEvalTask) -> dict[str, Any]:
-    """lm-eval's `{"tasks": ..., "groups": ...}` for the task. Raises BadInput if there is none, or
-    its dataset is not there."""
+def load(config: LmEvalTask, *, allow_network: bool = False) -> dict[str, Any]:
+    """lm-eval's `{"tasks": ..., "groups": ...}` for the task. Raises BadInput if there is none, its
+    dataset is not there, or its code would download something without leave."""
     where = f"tasks.{config.title}"
-    with _mirror(config):
+    with _mirror(config), contextlib.nullcontext() if allow_network else _no_network():
         try:
             loaded: dict[str, Any] = _load(config)
         except BadInput:
             raise
+        except _HostWanted as error:
+            raise BadInput(
+                f"{where}.task: {config.task} would download what is not on this machine, from "
+                f"{plain(str(error))}{_wanted_by(error, config)}; put it there, or set "
+                "allow_network: true"
+            ) from None
         except ImportError as error:
             raise BadInput(f"{where}.task: {config.task} needs a package: {error}") from None
         except Exception as error:  # whatever a task's file and the datasets' readers raise
@@ -96,6 +104,35 @@ def _name_in(path: Path) -> str:
     if found is None:
         raise BadInput(f"{path}: names no task; lm-eval's format begins with task: NAME")
     return found.group(1)
+
+
+class _HostWanted(Exception):
+    """Code of a task asked for a host, named here. No OSError: downloaders catch those."""
+
+
+@contextlib.contextmanager
+def _no_network() -> Iterator[None]:
+    """Inside, whoever looks a host up gets _HostWanted: tasks' modules download when imported."""
+    honest = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **how: Any) -> Any:
+        raise _HostWanted(host)
+
+    socket.getaddrinfo = getaddrinfo
+    try:
+        yield
+    finally:
+        socket.getaddrinfo = honest
+
+
+def _wanted_by(error: _HostWanted, config: LmEvalTask) -> str:
+    """The line of a task's code that led there."""
+    folders = (ROOT, *([Path(config.task).resolve().parent] if config.is_file else []))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if frame.line and any(path.is_relative_to(folder) for folder in folders):
+            return f" ({path.name}:{frame.lineno}: {shown(frame.line)})"
+    return ""
 
 
 @contextlib.contextmanager

@@ -178,6 +178,38 @@ def test_what_a_task_file_reaches_is_read_by_it(tmp_path: Path) -> None:
         files("none.yaml")
 
 
+DOWNLOADS = """
+import urllib.request
+
+def prepare(docs):
+    return docs
+
+try:
+    urllib.request.urlopen("http://data.invalid/words.zip")
+except OSError:
+    print("went on without")
+"""
+
+
+def test_what_a_task_would_download_needs_leave(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    task = write_tasks(tmp_path, first=listed("acc"))
+    path = tmp_path / "first.yaml"
+    path.write_text(path.read_text() + "process_docs: !function fetching.prepare\n")
+    (tmp_path / "fetching.py").write_text(DOWNLOADS)
+    one = LmEvalTask.model_validate({**task, "task": str(path)})
+    with pytest.raises(BadInput) as caught:
+        lm_eval_tasks.load(one)
+    (said,) = caught.value.problems
+    assert said.startswith(f"tasks.first.task: {path} would download what is not on this machine")
+    assert "from data.invalid (fetching.py:8: 'urllib.request.urlopen(" in said
+    assert said.endswith("put it there, or set allow_network: true")
+    lm_eval_tasks.load(one, allow_network=True)
+    assert "went on without" in capsys.readouterr().out
+
+
 CHOOSING = """
 dataset_path: owner/set
 test_split: test
