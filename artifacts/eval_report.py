@@ -36,7 +36,8 @@ class ScoredModel(_Model):
 
 
 class Conditions(_Model):
-    """How it was scored. Reports are alike only if all of these are equal."""
+    """How it was scored. Reports are alike only if these are equal, but for the tokenizer's hash,
+    and for max_length where answers are only compared (what it cuts there stands in the task)."""
 
     backend: str
     """mindspore or onnxruntime."""

@@ -25,6 +25,9 @@ DEFINITION = {
     "metric": "metric",
 }
 
+BY_LENGTH = ("generate_until", "loglikelihood_rolling")
+"""Forms in which the model's longest input decides: where a text ends, or is cut into windows."""
+
 
 def condition_differences(
     ours: EvalReport, other: EvalReport, role: str, but: Collection[str] = ()
@@ -55,6 +58,9 @@ def task_differences(
         for name, what in DEFINITION.items()
         if getattr(a, name) != getattr(b, name)
     ]
+    lengths = ours.conditions.max_length, other.conditions.max_length
+    if lengths[0] != lengths[1] and any(form in a.form.split(", ") for form in BY_LENGTH):
+        found.append(_differs(f"{task}: longest input in tokens (max_length)", *lengths, role))
     if _truncation(a) != _truncation(b):
         found.append(
             _differs(f"{task}: truncation (items, examples)", _truncation(a), _truncation(b), role)

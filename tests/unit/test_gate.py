@@ -291,6 +291,23 @@ def test_a_report_that_contradicts_its_items_is_refused(tmp_path: Path) -> None:
         decide(tmp_path, [floor(0.1)], candidate=(report, items))
 
 
+@pytest.mark.parametrize("form", ["generate_until", "loglikelihood, loglikelihood_rolling"])
+def test_the_longest_input_counts_where_text_is_written_or_rolled(
+    tmp_path: Path, form: str
+) -> None:
+    def longest(tokens: int, form: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        report, items = report_content({TASK: answers(50, 100)})
+        report["conditions"]["max_length"] = tokens
+        report["tasks"][TASK]["form"] = form
+        return report, items
+
+    said = rf"{TASK}: longest input in tokens \(max_length\): candidate 64, base 32; score both"
+    with pytest.raises(BadInput, match=said):
+        decide(tmp_path / "a", [gain()], candidate=longest(64, form), base=longest(32, form))
+    choosing = {"candidate": longest(64, "multiple_choice"), "base": longest(32, "multiple_choice")}
+    assert decide(tmp_path / "b", [gain()], **choosing)[0].outcome == "rejected"
+
+
 def test_a_figure_over_all_items_at_once_is_nothing_to_judge(tmp_path: Path) -> None:
     report, items = report_content({TASK: [False] * 10})
     report["tasks"][TASK] |= {"metric": "mcc", "aggregate": True, "micro": 0.4}
