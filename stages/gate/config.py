@@ -114,6 +114,6 @@ SPEC = StageSpec(
         "base": Input(("eval-report",), required=False),
         "baseline": Input(("eval-report",), required=False),
     },
-    code_version=1,
+    code_version=2,
     exit_code=exit_code,
 )

@@ -391,6 +391,19 @@ def test_a_gain_on_any_of_several_tasks_is_adjusted_for_their_number(tmp_path: P
     assert (tmp_path / "clear/work/decision.png").is_file()
 
 
+def test_the_clearest_gain_is_shown_where_adjusted_p_values_tie(tmp_path: Path) -> None:
+    right, worse = answers(100, 200), answers(96, 200)
+    better = [*answers(0, 4), *answers(101, 196)]  # five wins, four losses: three times p is over 1
+    decision, _ = decide(
+        tmp_path, [any_of("first", "second", "third")],
+        candidate=report_content({"first": worse, "second": better, "third": right}),
+        base=report_content({"first": right, "second": right, "third": right}),
+    )  # fmt: skip
+    (result,) = decision.rules
+    assert result.notes == ["p-values adjusted for 3 tasks (Holm): first 1, second 1, third 1"]
+    assert "is +0.005 on second" in result.reason
+
+
 def test_a_task_that_any_rule_names_must_be_there(tmp_path: Path) -> None:
     report = report_content({TASK: answers(1, 2)})
     with pytest.raises(BadInput, match=r"gate.rules.0.task: 'moon' is not in the candidate's"):
