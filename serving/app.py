@@ -140,7 +140,7 @@ class Server:
             if isinstance(asked.prompt, str):
                 return self._served.encode(asked.prompt)
             return self._served.ids(asked.prompt)
-        messages = [{"role": each.role, "content": each.content} for each in asked.messages]
+        messages = [each.model_dump(exclude_none=True) for each in asked.messages]
         return self._served.encode(self._served.chat_prompt(messages))
 
     def _sampling_for(self, asked: CompletionRequest | ChatRequest, prompt: int) -> Sampling:
@@ -242,7 +242,8 @@ async def _until_last(job: Job, events: Events) -> AsyncIterator[Piece | Failure
 
 
 def _line(value: dict[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+    # In ASCII: some clients take U+2028 and U+0085 for ends of lines.
+    return f"data: {json.dumps(value)}\n\n"
 
 
 async def _refused(request: Request, error: MindCycleError) -> Response:

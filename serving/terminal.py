@@ -63,9 +63,14 @@ def chat(served: Served, adapter: str | None, sampling: Sampling) -> None:
 
 
 def _fitting(served: Served, messages: list[dict[str, str]], sampling: Sampling) -> np.ndarray:
-    """The chat as token ids, after the oldest turns have been dropped that leave no room."""
+    """The chat as token ids, after the oldest turns have been dropped that leave no room.
+
+    Room is as much as the profile writes at most, but no more than a quarter of all there is: some
+    profiles write as much as a model can hold.
+    """
     ids = served.encode(served.chat_prompt(messages))
-    while len(ids) + sampling.max_tokens > served.longest and len(messages) > 1:
+    room = min(sampling.max_tokens, served.longest // 4)
+    while len(ids) + room > served.longest and len(messages) > 1:
         del messages[:2]
         print("(the oldest question and answer no longer fit)", file=sys.stderr)
         ids = served.encode(served.chat_prompt(messages))

@@ -79,11 +79,15 @@ def pieces_check(engine: Engine, vocab_size: int, longest: int, seed: int, allow
     full = np.ones((1, longest), bool)
     worst = 0.0
     try:
-        whole, _ = forward_in_steps(engine, Case("whole", 0, ids_BT, full, positions_BT))
+        whole, finite = forward_in_steps(engine, Case("whole", 0, ids_BT, full, positions_BT))
         for piece in PIECES:
             case = Case("in pieces", 0, ids_BT, full, positions_BT, steps=piece)
-            worst = max(worst, compare(whole, forward_in_steps(engine, case)[0]).scaled)
+            logits, as_well = forward_in_steps(engine, case)
+            finite = finite and as_well
+            worst = max(worst, compare(whole, logits).scaled)  # which a NaN would not raise
     except Exception as error:  # engines' exceptions have no common base but this
         return Check("prompt in pieces", "-", " ".join(str(error).split())[:300])
+    if not finite:
+        return Check("prompt in pieces", "-", "numbers that are not finite")
     problem = None if worst <= allowed else f"error {worst:.3g}, allowed is {allowed:.3g}"
     return Check("prompt in pieces", f"error {worst:.1e}", problem)

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from artifacts.adapter import CONFIG, TENSORS
+from artifacts.adapter import BASE, CONFIG, TENSORS
 from artifacts.errors import BadInput
 from artifacts.onnx_kinds import Operators, Precision
 from stages.export.kinds import Int4Block, Layout
-from stages.spec import Input, StageConfig, StageSpec
+from stages.spec import Input, StageConfig, StageSpec, when_set
 
 AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -33,7 +33,10 @@ class ExportConfig(StageConfig):
     graph and data in `onnx/`, where transformers.js looks; onnxruntime-genai reads both."""
     adapters: dict[AdapterName, Path] = Field(default_factory=dict)
     """LoRA adapters that stay apart, name: directory in PEFT's form. They are written as
-    `adapters/NAME.onnx_adapter`, to be chosen at each request. By default none."""
+    `adapters/NAME.onnx_adapter`, to be chosen at each request. One that says which model it belongs
+    to must belong to this one. By default none."""
+    force_base: bool = when_set(False)
+    """Whether an adapter may say that it belongs to another model. Default false."""
     licence: str | None = None
     """Licence of the model, such as Apache-2.0; goes into graph and release. None: unsaid."""
 
@@ -52,7 +55,8 @@ class ExportConfig(StageConfig):
         missing = [f"export.adapters: {path} is missing" for path in files if not path.is_file()]
         if missing:
             raise BadInput(*missing)
-        return files
+        bound = [path / BASE for path in self.adapters.values() if (path / BASE).is_file()]
+        return files + bound
 
 
 SPEC = StageSpec(

@@ -7,7 +7,7 @@ import onnx
 from artifacts.adapter import Adapter, read_adapter
 from artifacts.errors import BadInput
 from artifacts.hf_model import HFModel, read_model, tokenizer_problems
-from artifacts.manifest import read_manifest
+from artifacts.manifest import Manifest, read_manifest
 from artifacts.onnx_bundle import DATA, graph_file
 from artifacts.tokenizer_files import read_tokenizer
 from stages.export.bundle import provenance, write_bundle
@@ -29,9 +29,10 @@ def run(job: Job) -> dict[str, Any]:
     for note in model.notes:
         print(f"export: {note}", flush=True)
 
-    adapters = _adapters(config, model)
+    manifest = read_manifest(source)
+    adapters = _adapters(config, model, manifest)
     kind = (config.operators, config.precision)
-    metadata = provenance(read_manifest(source), model, config.licence, *kind)
+    metadata = provenance(manifest, model, config.licence, *kind)
     print(f"export: writing the graph ({', '.join(kind)})", flush=True)
     write_bundle(
         job.work, model, tokenizer, metadata, *kind, adapters, config.layout, config.int4_block
@@ -46,11 +47,13 @@ def run(job: Job) -> dict[str, Any]:
     }
 
 
-def _adapters(config: ExportConfig, model: HFModel) -> dict[str, Adapter]:
+def _adapters(config: ExportConfig, model: HFModel, base: Manifest) -> dict[str, Adapter]:
     adapters, problems = {}, []
     for name, path in config.adapters.items():
         try:
             adapters[name] = read_adapter(path)
+            if not config.force_base and adapters[name].base is not None:
+                adapters[name].check_base(base)
             adapters[name].check_fits(model.architecture)
         except BadInput as error:
             problems += error.problems

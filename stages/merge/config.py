@@ -38,5 +38,5 @@ SPEC = StageSpec(
     config=MergeConfig,
     inputs={"model": Input(("hf-model", "checkpoint"))}
     | {role: Input(("adapter",), required=role == ADAPTERS[0]) for role in ADAPTERS},
-    code_version=1,
+    code_version=2,
 )

@@ -24,6 +24,8 @@ class Merge(_Model):
     base_identity: str
     adapter_digest: str
     adapter_identity: str
+    adapter_tensors: str
+    """sha256 of its tensors' file: the same tensors may be bound to several bases."""
     rank: int
     alpha: float
     scaling: float
@@ -62,9 +64,9 @@ def read_record(directory: Path) -> MergeRecord | None:
         raise BadInput(*file_sentences(error, path)) from None
 
 
-def check_not_merged(record: MergeRecord | None, adapter: Adapter, digest: str) -> None:
-    """Raise BadInput if the adapter with this content digest is in the model already."""
-    if record and any(merge.adapter_digest == digest for merge in record.merges):
+def check_not_merged(record: MergeRecord | None, adapter: Adapter, tensors: str) -> None:
+    """Raise BadInput if the adapter whose tensors' file has this sha256 is in the model already."""
+    if record and any(merge.adapter_tensors == tensors for merge in record.merges):
         raise BadInput(
             f"{adapter.where}: is merged into this model already, says its {RECORD}; "
             "merge it into its base instead"

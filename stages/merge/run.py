@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from artifacts.adapter import read_adapter
+from artifacts.adapter import TENSORS, read_adapter
 from artifacts.agreement import ALLOWED, compare
 from artifacts.errors import BadInput, StageFailed
 from artifacts.fields import size_in_bytes
@@ -34,12 +34,12 @@ def run(job: Job) -> dict[str, Any]:
     manifests = [read_manifest(path) for path in paths]
     earlier = read_record(base_path)
     for each, manifest in zip(given, manifests, strict=True):
-        check_not_merged(earlier, each.adapter, manifest.digest)
+        check_not_merged(earlier, each.adapter, _tensors(manifest))
         if not config.force_base:
             each.adapter.check_base(base_manifest)
         each.adapter.check_fits(base.architecture)
         check_says_something(each.adapter)
-    if len({manifest.digest for manifest in manifests}) < len(manifests):
+    if len({_tensors(manifest) for manifest in manifests}) < len(manifests):
         raise BadInput("inputs: one adapter is given twice; merge.weights gives it more weight")
 
     merger = Merger(base, given)
@@ -86,6 +86,11 @@ def _weighted(paths: list[Path], weights: tuple[float, ...]) -> list[Weighted]:
     return [Weighted(read_adapter(p), w) for p, w in zip(paths, factors, strict=True)]
 
 
+def _tensors(manifest: Manifest) -> str:
+    """sha256 of an adapter's tensors, which say the same whatever base they are bound to."""
+    return next(file.sha256 for file in manifest.files if file.path == TENSORS)
+
+
 def _described(
     weighted: Weighted, base: Manifest, adapter_manifest: Manifest, merger: Merger
 ) -> Merge:
@@ -95,6 +100,7 @@ def _described(
         base_identity=base.identity,
         adapter_digest=adapter_manifest.digest,
         adapter_identity=adapter_manifest.identity,
+        adapter_tensors=_tensors(adapter_manifest),
         rank=adapter.rank,
         alpha=adapter.alpha,
         scaling=adapter.scaling,

@@ -6,7 +6,7 @@ LOAD = """\
 ```python
 # onnxruntime alone
 import onnxruntime
-session = onnxruntime.InferenceSession("{bundle}/model.onnx")
+session = onnxruntime.InferenceSession("{graph}")
 
 # onnxruntime-genai
 import onnxruntime_genai
@@ -20,8 +20,9 @@ tokenizer = AutoTokenizer.from_pretrained("{model}")
 ```"""
 
 
-def page(release: dict[str, Any], model: str, bundle: str) -> str:
-    """The page of a release; `model` and `bundle` are paths as seen from its directory."""
+def page(release: dict[str, Any], model: str, bundle: str, graph: str) -> str:
+    """The page of a release; `model`, `bundle` and its `graph` are paths as seen from its
+    directory."""
     a, agreement = release["architecture"], release["agreement"]
     lines = [
         "# Release",
@@ -69,7 +70,7 @@ def page(release: dict[str, Any], model: str, bundle: str) -> str:
         "",
         "Paths as seen from this page's directory.",
         "",
-        LOAD.format(model=model, bundle=bundle),
+        LOAD.format(model=model, bundle=bundle, graph=graph),
         "",
         "## Made from",
         "",

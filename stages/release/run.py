@@ -5,6 +5,7 @@ from typing import Any
 from artifacts.architecture import read_architecture
 from artifacts.errors import BadInput
 from artifacts.eval_report import EvalReport
+from artifacts.onnx_bundle import graph_file
 from artifacts.tokenizer_files import write_object
 from stages.release.checks import problems_with
 from stages.release.page import page
@@ -25,7 +26,8 @@ def run(job: Job) -> dict[str, Any]:
         f"../../{parts.manifests[role].kind}/{parts.paths[role].name}"
         for role in ("model", "bundle")
     )
-    text = page(release, model, bundle)
+    graph = graph_file(parts.paths["bundle"]).relative_to(parts.paths["bundle"])
+    text = page(release, model, bundle, f"{bundle}/{graph}")
     (job.work / "RELEASE.md").write_text(text, encoding="utf-8")
     return {
         "parameters": release["parameters"],

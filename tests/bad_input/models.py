@@ -447,6 +447,7 @@ def _merged_before(bench: Bench) -> None:
         "base_identity": "b",
         "adapter_digest": adapter["digest"],
         "adapter_identity": adapter["identity"],
+        "adapter_tensors": adapter["files"]["adapter_model.safetensors"]["sha256"],
         "rank": 2,
         "alpha": 4,
         "scaling": 2,

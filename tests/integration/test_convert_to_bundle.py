@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,21 @@ def test_a_bundle_is_proved_with_its_adapters(tmp_path: Path) -> None:
     code, output, _ = run_stage(tmp_path, "prove", {"longest": 5}, inputs)
     assert code == 2
     assert "is not the file that the bundle's adapter poet was made from" in output
+
+
+def test_an_adapter_of_another_base_is_exported_by_force_alone(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    model = as_artifact(tmp_path, "hf-model", lambda directory: write_hf(directory, a))
+    manifest = read_manifest(model)
+    source, adapter = tmp_path / "poet", random_adapter(a, 2, TARGETS, 3)
+    source.mkdir()
+    config = {"adapters": {"poet": str(source)}}
+    write_adapter(source, replace(adapter, base=Base("f" * 64, "e" * 64)))
+    code, output, _ = run_stage(tmp_path, "export", config, {"model": model})
+    assert code == 2
+    assert f"belongs to the base with digest {'f' * 16}" in output
+    code, output, _ = run_stage(tmp_path, "export", config | {"force_base": True}, {"model": model})
+    assert code == 0, output
+    write_adapter(source, replace(adapter, base=Base(manifest.digest, manifest.identity)))
+    code, output, _ = run_stage(tmp_path, "export", config, {"model": model})
+    assert code == 0, output

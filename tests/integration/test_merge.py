@@ -142,6 +142,15 @@ def test_the_same_adapter_does_not_go_in_twice(tmp_path: Path) -> None:
     assert published(tmp_path) == 2
 
 
+def test_the_same_tensors_do_not_go_in_twice_under_another_base_s_name(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    base = make_base(tmp_path, a)
+    _, once = merge(tmp_path, base, adapter_artifact(tmp_path, make_adapter(a, base)))
+    bound_anew = adapter_artifact(tmp_path, make_adapter(a, once), identity="3" * 64)
+    with pytest.raises(BadInput, match="is merged into this model already"):
+        merge(tmp_path, once, bound_anew)
+
+
 def test_another_adapter_goes_on_top_and_both_are_on_record(tmp_path: Path) -> None:
     a = tiny(layers=1)
     base = make_base(tmp_path, a)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +16,8 @@ from stages.engine import runtime
 from stages.export.agreement import Agreement, CaseResult, run_cases
 from stages.export.attention import MASKED
 from stages.export.cases import Case
-from stages.export.engines import Lane
+from stages.export.checks import pieces_check
+from stages.export.engines import Lane, lane
 from stages.export.proof import require
 from stages.export.references import with_references
 from stages.export.report import picture, table
@@ -274,3 +276,19 @@ def test_no_dot_lies_under_the_pictures_legend(
     drawn[0].draw_without_rendering()
     (legend,), (axes,) = drawn[0].legends, drawn[0].axes
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_a_prompt_in_pieces_fails_on_what_is_no_number(tmp_path: Path) -> None:
+    a = tiny(layers=1)
+    write_tiny_bundle(tmp_path, a)
+    engine = lane("onnxruntime", "plain", OnnxModel(tmp_path / "bundle", threads=1)).engine
+    assert pieces_check(engine, a.vocab_size, 12, 0, 1e-5).problem is None
+    honest = engine.forward
+
+    def spoilt(ids: Any, mask: Any, positions: Any, past: Any) -> Any:
+        logits, present = honest(ids, mask, positions, past)
+        return logits * (1 if past is None else np.nan), present
+
+    engine.forward = spoilt  # type: ignore[method-assign]
+    found = pieces_check(engine, a.vocab_size, 12, 0, 1e-5)
+    assert found.problem == "numbers that are not finite"

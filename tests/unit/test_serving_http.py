@@ -13,12 +13,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from artifacts.onnx_bundle import OnnxModel
-from serving.app import Limits, Server
+from serving.app import Limits, Server, _line
 from serving.bundle import Served
 from serving.engine import Busy, Engine, Failure, Piece, Stopping
 from serving.meters import Meters
 from serving.sampling import adapted, named
 from serving.terminal import draw
+from serving.wire import ChatRequest
 from tests.bundles import write_tiny_bundle
 from tests.tiny_models import tiny
 
@@ -95,6 +96,19 @@ def test_a_chat(served: Served, client: TestClient) -> None:
     del in_parts["max_tokens"]
     again = client.post(CHAT, json=in_parts | {"max_completion_tokens": 8}).json()
     assert again["choices"] == found["choices"]
+
+
+def test_a_name_reaches_the_template(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(served, "chat_prompt", lambda messages: seen.append(messages) or "x")
+    server = Server(served, None, "tiny", [], named("greedy"), Limits(), None)  # type: ignore[arg-type]
+    said = [{"role": "user", "content": "hello", "name": "Ada"}, {"role": "user", "content": "you"}]
+    server._prompt(ChatRequest.model_validate({"model": "tiny", "messages": said}))
+    assert seen == [said]
+
+
+def test_a_line_of_a_stream_ends_where_it_ends() -> None:
+    assert _line({"text": "a\u2028b\u0085c"}).splitlines()[1:] == [""]
 
 
 @pytest.mark.parametrize(("path", "body"), [(COMPLETIONS, GOOD), (CHAT, GOOD_CHAT)])

@@ -17,7 +17,7 @@ from serving.batch import CHUNK, Batch, Prefill
 from serving.bundle import Served, find_bundle
 from serving.sampling import adapted, named
 from serving.streaming import TextStream
-from serving.terminal import draw
+from serving.terminal import _fitting, draw
 from stages.evaluate import drawing
 from stages.evaluate.backends import OnnxBackend
 from tests.bundles import write_tiny_bundle
@@ -207,3 +207,24 @@ def test_a_temperature_says_whether_anything_is_drawn() -> None:
     assert adapted(named("default"), {"temperature": 0}).greedy
     assert not adapted(named("greedy"), {"temperature": 0.5}).greedy
     assert adapted(named("greedy"), {"temperature": None}) == named("greedy")
+
+
+@pytest.mark.parametrize("most", [50, 100_000])
+def test_a_chat_drops_its_oldest_turns_when_they_no_longer_fit(
+    served: Served, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "chat_prompt", lambda all: "".join(each["content"] for each in all))
+
+    def turns(count: int) -> list[dict[str, str]]:
+        roles = ["user", "assistant"] * count
+        return [{"role": role, "content": f"{i:09}"} for i, role in enumerate(roles[:-1])]
+
+    sampling = adapted(named("greedy"), {"max_tokens": most})
+    short, long = turns(2), turns(40)
+    _fitting(served, short, sampling)
+    assert short == turns(2)
+    ids = _fitting(served, long, sampling)
+    assert 1 < len(long) < 79
+    assert long[-1] == turns(40)[-1]
+    room = served.longest - min(most, served.longest // 4)
+    assert room - 18 < len(ids) <= room
