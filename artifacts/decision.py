@@ -11,6 +11,8 @@ from artifacts.eval_report import ScoredModel
 from artifacts.validation import file_sentences
 
 DECISION = "decision.json"
+NOT_JUDGED = "not judged: no release stands there yet"
+"""What a decision shows of a rule that had no baseline."""
 
 Outcome = Literal["approved", "rejected"]
 
@@ -36,6 +38,8 @@ class RuleResult(_Model):
     task: str
     """The task, or all tasks that the rule looks at."""
     passed: bool
+    judged: bool = True
+    """False where there was nothing to compare with, and the rule passed for that alone."""
     reason: str
     """One sentence with the numbers that decided."""
     candidate: float

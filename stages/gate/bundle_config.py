@@ -54,6 +54,6 @@ SPEC = StageSpec(
     makes="decision",
     config=BundleGateConfig,
     inputs={"candidate": Input(("eval-report",)), "base": Input(("eval-report",))},
-    code_version=1,
+    code_version=2,
     exit_code=exit_code,
 )

@@ -5,11 +5,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from artifacts.decision import Decision, RuleResult
+from artifacts.decision import NOT_JUDGED, Decision, RuleResult
 
 OWN = {"floor": "accuracy", "same_choices": "share of equal choices"}
 """Rules whose value is the candidate's own -> what it is; the others look at a difference."""
-PASSED, FAILED = "#2a7f62", "#b3261e"
+PASSED, FAILED, UNJUDGED = "#2a7f62", "#b3261e", "#666666"
 
 
 def draw_decision(decision: Decision, path: Path) -> None:
@@ -43,8 +43,8 @@ def _draw_rule(axes: Axes, row: int, result: RuleResult) -> None:
     own = result.rule in OWN
     value = result.candidate if own else result.difference
     axes.plot([result.threshold] * 2, [row - 0.3, row + 0.3], color="black", linewidth=2)
-    if value is None or (result.bound is None and not own):
-        axes.annotate("  no baseline yet", (result.threshold, row), va="center", color=color)
+    if value is None or not result.judged:
+        axes.annotate(f"  {NOT_JUDGED}", (result.threshold, row), va="center", color=UNJUDGED)
         return
     if result.bound is not None:
         axes.plot([result.bound, value], [row, row], color=color, linewidth=3)

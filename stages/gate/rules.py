@@ -202,20 +202,21 @@ def _within_margin(
 
 
 def _no_baseline(rule: NoRegression, candidate: Scores) -> RuleResult:
+    """Passed, since a channel's first release must be possible; and marked as not judged."""
     items = candidate.items[rule.task]
     correct, clusters = _correct(items), clusters_of(items)
     return RuleResult(
         rule="no_regression",
         task=rule.task,
         passed=True,
-        reason="no baseline yet: there is nothing to fall behind",
+        judged=False,
+        reason="the baseline's channel is empty, so there is nothing to fall behind",
         candidate=float(correct.mean()),
         standard_error=clustered_standard_error(correct, clusters),
         threshold=-rule.margin,
         confidence=rule.confidence,
         items=len(items),
         clusters=max(clusters) + 1,
-        notes=["no baseline yet"],
     )
 
 

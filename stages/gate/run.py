@@ -58,8 +58,9 @@ def written(
     return {
         "outcome": decision.outcome,
         "rules": len(results),
-        "passed": sum(result.passed for result in results),
+        "passed": sum(result.passed and result.judged for result in results),
         "failed": [f"{result.rule} {result.task}" for result in results if not result.passed],
+        "not_judged": [f"{result.rule} {result.task}" for result in results if not result.judged],
     }
 
 

@@ -1,6 +1,6 @@
 """`decision.md`: the decision for people."""
 
-from artifacts.decision import Decision, JudgedReport, RuleResult
+from artifacts.decision import NOT_JUDGED, Decision, JudgedReport, RuleResult
 from artifacts.wording import counted
 
 HEAD = (
@@ -12,11 +12,13 @@ HEAD = (
 
 def decision_table(decision: Decision) -> str:
     """The decision as Markdown: the outcome, the models, a row a rule, reasons and notes."""
-    failed = [result for result in decision.rules if not result.passed]
+    passed = [result for result in decision.rules if result.passed and result.judged]
+    unjudged = [result for result in decision.rules if not result.judged]
     parts = [f"# {decision.outcome.capitalize()}\n\n"]
     parts.append(
-        f"{len(decision.rules) - len(failed)} of {counted(len(decision.rules), 'rule')} passed; "
-        "all must. Scores are micro accuracies, differences are over the same items.\n\n"
+        f"{len(passed)} of {counted(len(decision.rules), 'rule')} passed; "
+        + (f"{len(unjudged)} {NOT_JUDGED}; " if unjudged else "")
+        + "all must. Scores are micro accuracies, differences are over the same items.\n\n"
     )
     for role, judged in (
         ("candidate", decision.candidate),
@@ -26,7 +28,7 @@ def decision_table(decision: Decision) -> str:
         parts.append(_model_line(role, judged))
     parts.append("\n" + HEAD + "".join(_row(result) for result in decision.rules) + "\n")
     for result in decision.rules:
-        verdict = "passed" if result.passed else "failed"
+        verdict = ("passed" if result.passed else "failed") if result.judged else NOT_JUDGED
         parts.append(f"- **{result.rule}** on {result.task} {verdict}: {result.reason}.\n")
         parts += [f"  - {note}\n" for note in result.notes]
     return "".join(parts)
@@ -48,7 +50,7 @@ def _row(result: RuleResult) -> str:
     cells = [
         result.rule,
         result.task,
-        "yes" if result.passed else "**no**",
+        ("yes" if result.passed else "**no**") if result.judged else NOT_JUDGED,
         _number(result.candidate),
         _number(result.other),
         _number(result.difference, "+"),

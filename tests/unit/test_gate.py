@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from pydantic import ValidationError
 
 from artifacts.decision import Decision, read_decision
@@ -58,7 +59,13 @@ def test_all_rules_with_their_numbers(tmp_path: Path) -> None:
         base=report_content({TASK: answers(60, 200)}, model="b"),
         baseline=report_content({TASK: answers(170, 200)}, model="l"),
     )
-    assert headline == {"outcome": "approved", "rules": 3, "passed": 3, "failed": []}
+    assert headline == {
+        "outcome": "approved",
+        "rules": 3,
+        "passed": 3,
+        "failed": [],
+        "not_judged": [],
+    }
     by_floor, by_gain, by_baseline = decision.rules
     # Wilson with t(199) = 1.65255 and n = 199 for p = 0.9.
     assert by_floor.bound == pytest.approx(0.8593, abs=2e-4)
@@ -117,13 +124,28 @@ def test_clusters_widen_the_error(tmp_path: Path) -> None:
     assert any("clustered" in note for note in bundled.rules[0].notes)
 
 
-def test_without_a_baseline_nothing_can_regress_and_it_says_so(tmp_path: Path) -> None:
-    decision, _ = decide(
-        tmp_path, [no_regression(0.01)], candidate=report_content({TASK: answers(10, 100)})
+def test_without_a_baseline_nothing_can_regress_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(Axes, "annotate", lambda axes, text, *args, **how: drawn.append(text))
+    decision, headline = decide(
+        tmp_path,
+        [floor(0.05), no_regression(0.01)],
+        candidate=report_content({TASK: answers(10, 50)}),
     )
     assert decision.outcome == "approved"
-    assert decision.rules[0].reason.startswith("no baseline yet")
-    assert "no baseline yet" in (tmp_path / "work/decision.md").read_text()
+    assert [(result.passed, result.judged) for result in decision.rules] == [
+        (True, True),
+        (True, False),
+    ]
+    assert (headline["passed"], headline["not_judged"]) == (1, ["no_regression world_en"])
+    table = (tmp_path / "work/decision.md").read_text()
+    said = "not judged: no release stands there yet"
+    assert f"1 of 2 rules passed; 1 {said}; all must." in table
+    assert f"| no_regression | world_en | {said} | 0.2000 |" in table
+    assert f"- **no_regression** on world_en {said}: the baseline's channel is empty" in table
+    assert drawn == [f"  {said}"]
 
 
 def test_a_loss_within_the_margin_that_may_be_larger_fails(tmp_path: Path) -> None:
