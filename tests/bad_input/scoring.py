@@ -136,6 +136,13 @@ EVALUATE = [
     ),
     at(
         "evaluate",
+        "a task file that includes what is not there",
+        "tasks.own.task: own.yaml includes base_yaml, which is no file",
+        config({"tasks.0": {"task": "own.yaml", "data": "mirror", "path": "mmlu"}}),
+        file("own.yaml", "include: base_yaml\ntask: own\n"),
+    ),
+    at(
+        "evaluate",
         "held-out text that is not there",
         "tasks.text.texts: no file fits 'novels/*.txt'",
         config({"tasks.0": {"texts": ["novels/*.txt"]}}),
@@ -153,6 +160,12 @@ EVALUATE = [
         "bundle_adapter: is 'poet'; ",
         inputs(model="bundle"),
         config({"bundle_adapter": "poet"}),
+    ),
+    at(
+        "evaluate",
+        "another model under the input's digest",
+        "evaluate.lm_eval_model.args: names pretrained; the report goes by the digest",
+        config({"lm_eval_model": {"name": "hf", "args": {"pretrained": "other"}}}),
     ),
     at(
         "evaluate",
