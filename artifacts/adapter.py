@@ -27,6 +27,7 @@ from artifacts.weights import SafetensorsFile, write_safetensors
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 BASE = "base.json"
+TEMPLATE = "template.json"
 
 _KEY = re.compile(
     r"base_model\.model\.(model\.layers\.\d{1,4}\.(?:self_attn|mlp)\.(\w+))\.lora_([AB])"
@@ -224,6 +225,18 @@ def _spec(config: dict[str, Any]) -> LoraSpec:
         layers=tuple(layers) if layers else None,
         excluded=excluded if isinstance(excluded, str) else tuple(excluded),
     )
+
+
+def read_chat_template(directory: Path) -> str | None:
+    """The chat template an adapter was tuned under.
+
+    None for one tuned on no conversations, or that says nothing of it, as peft's. Raises BadInput.
+    """
+    path = directory / TEMPLATE
+    template = read_object(path).get("chat_template") if path.is_file() else None
+    if not isinstance(template, str | None):
+        raise BadInput(f"{path}: chat_template is {shown(template)}; a text would be right")
+    return template
 
 
 def _plain(names: tuple[str, ...] | str) -> list[str] | str:

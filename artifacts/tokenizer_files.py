@@ -15,7 +15,8 @@ TOKENIZER, CONFIG, SPECIAL = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
-OPTIONAL = ("chat_template.jinja",)
+CHAT_TEMPLATE = "chat_template.jinja"
+OPTIONAL = (CHAT_TEMPLATE,)
 SENTENCEPIECE, ADDED = "tokenizer.model", "added_tokens.json"
 KNOWN_FILES = (TOKENIZER, CONFIG, SPECIAL, *OPTIONAL, SENTENCEPIECE, ADDED)
 """All files beside a model that have a say in its tokens."""
@@ -56,12 +57,18 @@ class TokenizerFiles:
                 )
         return problems
 
-    def copy_to(self, directory: Path) -> None:
-        """Write the files into another directory, without any reference to remote code."""
+    def copy_to(self, directory: Path, chat_template: str | None = None) -> None:
+        """Write the files into another directory, without any reference to remote code.
+
+        `chat_template` takes the place of the one that stands here, in whichever file.
+        """
         for name in (TOKENIZER, *OPTIONAL):
             if (self.directory / name).is_file():
                 (directory / name).write_bytes((self.directory / name).read_bytes())
         config = {key: value for key, value in self.config.items() if key != "auto_map"}
+        if chat_template is not None:
+            (directory / CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8")
+            config.pop("chat_template", None)
         write_object(directory / CONFIG, config)
         special = self.directory / SPECIAL
         if special.is_file():

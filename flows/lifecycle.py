@@ -31,7 +31,7 @@ from stages.finetune.config import FinetuneConfig
 from stages.gate.bundle_config import SPEC as GATE_BUNDLE
 from stages.gate.bundle_config import BundleGateConfig
 from stages.gate.config import SPEC as GATE
-from stages.gate.config import GateConfig, tasks_of
+from stages.gate.config import GainOnAny, GainOverBase, GateConfig, tasks_of
 from stages.merge.config import SPEC as MERGE
 from stages.merge.config import MergeConfig
 from stages.pretrain.config import SPEC as PRETRAIN
@@ -148,10 +148,19 @@ def _too_long(config: RunConfig) -> Iterator[str]:
 
 
 def _without_template(config: RunConfig) -> Iterator[str]:
-    if config.evaluate.chat_template and config.corpus.tokenizer.file is None:
+    if not config.evaluate.chat_template:
+        return
+    gains = [rule for rule in config.gate.rules if isinstance(rule, GainOverBase | GainOnAny)]
+    if config.corpus.tokenizer.file is None:
         yield (
             "evaluate.chat_template: is true; a tokenizer that is trained here has no chat "
             "template, set it to false"
+        )
+    elif config.finetune.template == "chatml" and gains:
+        yield (
+            "evaluate.chat_template: is true; finetune.template chatml gives the tuned model a "
+            f"chat template of its own, so {gains[0].rule} would compare unlike prompts; set it to "
+            "false"
         )
 
 

@@ -297,7 +297,7 @@ FULL = StageSpec(
     makes="hf-model",
     config=FinetuneConfig,
     inputs={role: SPEC.inputs[role] for role in ("model", "corpus")},
-    code_version=4,
+    code_version=5,
     trains=True,
     resumes=True,
 )

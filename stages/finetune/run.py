@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from artifacts.adapter import Adapter, Base, write_adapter
+from artifacts.adapter import TEMPLATE, Adapter, Base, write_adapter
 from artifacts.errors import BadInput
 from artifacts.fields import size_in_bytes
 from artifacts.hf_model import copy_configs, write_weights
@@ -18,7 +18,7 @@ from stages.finetune.dataset import none_left
 from stages.finetune.logs import draw_loss
 from stages.finetune.prepare import Prepared, prepare
 from stages.finetune.resume import State, clear_state, load_state
-from stages.finetune.templates import describe
+from stages.finetune.templates import CHAT_JINJA, describe
 from stages.spec import Job
 
 LAST = 20
@@ -54,7 +54,8 @@ def run_full(job: Job) -> dict[str, Any]:
         "the trained model",
     )
     copy_configs(model, job.work)
-    read_tokenizer(model.directory).copy_to(job.work)
+    chat = CHAT_JINJA if config.template == "chatml" else None
+    read_tokenizer(model.directory).copy_to(job.work, chat)
     count = sum(tensor.size for tensor in end.weights.values())
     return _finished(job, made, end, figures, count)
 
@@ -75,7 +76,7 @@ def _trained(job: Job) -> tuple[Prepared, State, dict[str, Any]]:
         raise BadInput(none_left(made.dataset.dropped))
     write_data_check(job.work, check)
     eos_text = made.encoder.eos_text
-    write_object(job.work / "template.json", describe(config.template, eos_text))
+    write_object(job.work / TEMPLATE, describe(config.template, eos_text))
     if config.parallel.data == 1:
         # Here, since it brings MindSpore, which bad input need not wait for.
         from stages.finetune.training import train

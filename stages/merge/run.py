@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from artifacts.adapter import TENSORS, read_adapter
+from artifacts.adapter import TENSORS, read_adapter, read_chat_template
 from artifacts.agreement import ALLOWED, compare
 from artifacts.errors import BadInput, StageFailed
 from artifacts.fields import size_in_bytes
@@ -42,6 +42,10 @@ def run(job: Job) -> dict[str, Any]:
     if len({_tensors(manifest) for manifest in manifests}) < len(manifests):
         raise BadInput("inputs: one adapter is given twice; merge.weights gives it more weight")
 
+    chat_templates = {read_chat_template(path) for path in paths}
+    if len(chat_templates) > 1:
+        print("merge: the adapters' chat templates differ; the base's stays", flush=True)
+
     merger = Merger(base, given)
     shard_bytes = size_in_bytes(config.max_shard_size)
     write_weights(
@@ -54,7 +58,7 @@ def run(job: Job) -> dict[str, Any]:
     )
     merger.check_changed()
     copy_configs(base, job.work)
-    tokenizer.copy_to(job.work)
+    tokenizer.copy_to(job.work, chat_templates.pop() if len(chat_templates) == 1 else None)
 
     described = [
         _described(each, base_manifest, manifest, merger)

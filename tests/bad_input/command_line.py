@@ -300,6 +300,15 @@ VALUES = [
         "evaluate.chat_template=true",
     ),
     config(
+        "a base and a tuned model under different chat templates",
+        "evaluate.chat_template: is true; finetune.template chatml gives the tuned model a chat "
+        "template of its own, so gain_over_base would compare unlike prompts",
+        "evaluate.chat_template=true",
+        "finetune.template=chatml",
+        "corpus.tokenizer={file: tokenizer.json}",
+        "gate.rules.0={rule: gain_over_base, task: world_mmlu_continuation}",
+    ),
+    config(
         "a LoRA target that no model has",
         "finetune.lora.targets.1: is 'c_attn'; input should be 'q_proj', 'k_proj'",
         "finetune.lora.targets=[q_proj, c_attn]",

@@ -16,10 +16,12 @@ from stages.engine import runtime, weights
 from stages.engine.inference import InferenceModel
 from stages.engine.model import Decoder, causal_bias, document_bias, rotation
 from stages.engine.training import positions_in_documents
+from stages.evaluate.text import TextCodec
 from stages.finetune.config import FULL, SPEC, FinetuneConfig
 from stages.finetune.held_out import look
 from stages.finetune.prepare import prepare
 from stages.finetune.run import run, run_full
+from stages.finetune.templates import CHAT_JINJA
 from stages.finetune.training import train
 from stages.process import execute
 from stages.spec import Request
@@ -134,6 +136,13 @@ def test_all_weights_or_those_of_the_last_layers_and_what_is_held_out(place: Pat
     trained = read_model(last).weights
     changed = {name for name in base if not np.array_equal(base[name], trained[name])}
     assert changed == {name for name in base if name.startswith("model.layers.1.")}
+
+
+def test_a_model_tuned_on_conversations_has_their_template(place: Path) -> None:
+    _, plain = make(place, method="full", steps=1)
+    assert TextCodec(plain).chat_template is None
+    _, chat = make(place, method="full", steps=1, template="chatml", max_length=64)
+    assert TextCodec(chat).chat_template == CHAT_JINJA
 
 
 def test_two_processes_are_one(place: Path) -> None:

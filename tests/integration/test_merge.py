@@ -1,6 +1,7 @@
 """Merging: W + s * B @ A in float32, once, into the right base, and never silently nothing."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from artifacts.hf_model import read_model
 from artifacts.lora_spec import LoraSpec
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.store import artifact_path
+from artifacts.tokenizer_files import write_object
 from stages.engine import runtime
+from stages.evaluate.text import TextCodec
+from stages.finetune.templates import CHAT_JINJA, Template, describe
 from stages.merge.config import SPEC
 from stages.merge.merging import Merger
 from stages.merge.record import RECORD
@@ -207,6 +211,59 @@ def test_a_weighted_sum_of_adapters_that_stand_on_different_linears(tmp_path: Pa
     for path in paths:
         with pytest.raises(BadInput, match="is merged into this model already"):
             merge(tmp_path, directory, path)
+
+
+def tuned_under(template: Template | None, adapter: Adapter) -> Callable[[Path], None]:
+    """Fills an adapter's directory; None leaves it without `template.json`, as peft does."""
+
+    def fill(directory: Path) -> None:
+        write_adapter(directory, adapter)
+        if template is not None:
+            write_object(directory / "template.json", describe(template, "<|endoftext|>"))
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("templates", "wanted"),
+    [
+        (["chatml"], CHAT_JINJA),
+        (["question"], "{{ base }}"),
+        ([None], "{{ base }}"),
+        (["chatml", "chatml"], CHAT_JINJA),
+        (["chatml", None], "{{ base }}"),
+    ],
+)
+def test_what_was_tuned_on_conversations_has_their_template(
+    tmp_path: Path,
+    templates: list[Template | None],
+    wanted: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a = tiny(layers=1)
+
+    def with_a_template(directory: Path) -> None:
+        write_hf(directory, a)
+        config = json.loads((directory / "tokenizer_config.json").read_text())
+        config["chat_template"] = "{{ base }}"
+        (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+    base = as_artifact(tmp_path, "hf-model", with_a_template)
+    adapters = [
+        as_artifact(
+            tmp_path,
+            "adapter",
+            tuned_under(template, make_adapter(a, base, seed=i)),
+            identity=f"{i}" * 64,
+        )
+        for i, template in enumerate(templates, 2)
+    ]
+    _, directory = merge(tmp_path, base, *adapters)
+    assert TextCodec(directory).chat_template == wanted
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    assert ("chat_template" in config) == (wanted == "{{ base }}")
+    said = "merge: the adapters' chat templates differ; the base's stays"
+    assert (said in capsys.readouterr().out) == (None in templates[1:])
 
 
 @pytest.mark.parametrize(
