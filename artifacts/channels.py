@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from artifacts.approval import now, user
 from artifacts.claims import claims
 from artifacts.errors import BadInput
-from artifacts.manifest import Digest, Kind, problems_with_files, read_manifest
-from artifacts.store import artifact_path
+from artifacts.manifest import Digest, Kind, Manifest, problems_with_files, read_manifest
+from artifacts.store import SHORT, artifact_path
 from artifacts.validation import file_sentences, shown
 from artifacts.writing import exclusive, write_file_atomically
 
@@ -84,8 +84,7 @@ def standing(store: Path, channel: Channel) -> Path | None:
     if not moves:
         return None
     directory = artifact_path(store, moves[-1].kind, moves[-1].identity)
-    if read_manifest(directory).digest != moves[-1].digest:
-        raise BadInput(f"{directory}: is not what {channel} was moved to; its digest has changed")
+    _check_same(directory, read_manifest(directory), moves[-1], channel)
     return directory
 
 
@@ -130,14 +129,17 @@ def _promote(store: Path, channel: Channel, directory: Path, why: str, who: str 
 def roll_back(store: Path, channel: Channel, why: str, who: str | None = None) -> Move:
     """Move a channel to what stood there before what stands now. Twice goes two releases back.
 
-    Raises BadInput if there is nothing before it, or if that is no longer whole.
+    Raises BadInput if there is nothing before it, or if that is no longer whole or has been made
+    again with other bytes.
     """
     _before(history(store, channel), channel)  # a refusal creates nothing, not even the lock
     with exclusive(store / f".{FOLDER}.lock"):
         moves = history(store, channel)
         before = _before(moves, channel)
         directory = artifact_path(store, before.kind, before.identity)
-        problems = problems_with_files(directory, read_manifest(directory))
+        manifest = read_manifest(directory)
+        _check_same(directory, manifest, before, channel)
+        problems = problems_with_files(directory, manifest)
         if problems:
             raise BadInput(*problems)
         about = {"who": who or user(), "when": now(), "why": _reason(why), "back": True}
@@ -163,6 +165,15 @@ def _before(moves: list[Move], channel: Channel) -> Move:
     if len(line) < 2:
         raise BadInput(f"{channel}: nothing stood there before what stands there now")
     return line[-2]
+
+
+def _check_same(directory: Path, found: Manifest, move: Move, channel: Channel) -> None:
+    """Raise BadInput if the artifact was made again with other bytes since it was promoted."""
+    if found.digest != move.digest:
+        raise BadInput(
+            f"{directory}: has the digest {found.digest[:SHORT]} and is not what {channel} was "
+            f"moved to, which was {move.digest[:SHORT]}; it was made again since, promote it anew"
+        )
 
 
 def _reason(why: str) -> str:

@@ -9,7 +9,14 @@ import pytest
 from artifacts.approval import approval_of, give_approval
 from artifacts.channels import history, promote, roll_back, standing
 from artifacts.errors import BadInput
-from artifacts.manifest import InputEntry, Kind, read_manifest, write_manifest
+from artifacts.manifest import (
+    InputEntry,
+    Kind,
+    content_digest,
+    list_files,
+    read_manifest,
+    write_manifest,
+)
 from flows.lifecycle import STEPS, _with_baseline
 from flows.promotion import print_channels, print_comparison, print_promotion
 from tests.reports import report_content, write_artifact
@@ -71,6 +78,19 @@ def test_what_may_not_stand_there_is_refused_and_changes_nothing(tmp_path: Path)
         promote(tmp_path, "production", release, "spoilt")
     assert (tmp_path / "channels/staging.json").read_bytes() == before
     assert history(tmp_path, "production") == []
+
+
+def test_a_channel_does_not_go_back_to_what_was_made_again_with_other_bytes(tmp_path: Path) -> None:
+    one, two = (made(tmp_path, character) for character in "12")
+    promote(tmp_path, "production", one, "first")
+    promote(tmp_path, "production", two, "second")
+    (one / "release.json").write_text("made again")
+    files = list_files(one)
+    about = {"files": files, "digest": content_digest("release", files)}
+    write_manifest(one, read_manifest(one).model_copy(update=about))
+    with pytest.raises(BadInput, match=r"1{16}: has the digest .* is not what production was mov"):
+        roll_back(tmp_path, "production", "slow")
+    assert standing(tmp_path, "production") == two
 
 
 def move(store: Path, name: str) -> None:
