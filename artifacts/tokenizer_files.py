@@ -96,6 +96,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
+def adds_bos(tokenizer: Tokenizer, config: dict[str, Any], bos_id: int | None) -> bool:
+    """Whether BOS goes before a text, in training as in scoring and serving.
+
+    If `config`, that of tokenizer_config.json, says add_bos_token: true, or says nothing and the
+    tokenizer's post-processor puts it there.
+    """
+    if bos_id is None:
+        return False
+    stated = config.get("add_bos_token")
+    return bool(stated) if stated is not None else tokenizer.encode("a").ids[:1] == [bos_id]
+
+
 def read_tokenizer(directory: Path) -> TokenizerFiles:
     """Read a directory's tokenizer files.
 

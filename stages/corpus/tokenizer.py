@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
-from artifacts.tokenizer_files import load_tokenizer
+from artifacts.tokenizer_files import adds_bos, load_tokenizer
 from stages.corpus.config import TokenizerFiles
 
 END, PAD, CHAT_BEGIN, CHAT_END = "<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>"
@@ -27,7 +27,7 @@ class CorpusTokenizer:
     vocab_size: int
     """One more than the highest id."""
     bos_id: int | None
-    """What the tokenizer itself puts before a text, if anything."""
+    """What goes before a text, if anything: the rule is `adds_bos`."""
     eos_id: int
     pad_id: int
 
@@ -76,7 +76,7 @@ def write_trained(directory: Path, trained: CorpusTokenizer) -> None:
 
 def open_tokenizer(path: Path, eos_token: str | None) -> CorpusTokenizer:
     """An existing tokenizer.json, with what stands beside it. Raises BadInput if it is none, or
-    if its end token is unknown."""
+    if its end token is unknown, or its beginning token is another than bos_token."""
     tokenizer = load_tokenizer(path)
     declared = _declared(path)
     eos = eos_token or declared.get("eos_token")
@@ -98,10 +98,29 @@ def open_tokenizer(path: Path, eos_token: str | None) -> CorpusTokenizer:
     return CorpusTokenizer(
         tokenizer,
         vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
-        bos_id=around[0] if around else None,
+        bos_id=_beginning(path, tokenizer, declared, around),
         eos_id=ids["eos"],
         pad_id=ids["eos"] if ids["pad"] is None else ids["pad"],
     )
+
+
+def _beginning(
+    path: Path, tokenizer: Tokenizer, declared: dict[str, str], around: list[int]
+) -> int | None:
+    """Id of the token that scoring will put before a text, of the files that will stand there."""
+    file = path.with_name(TokenizerFiles[0])
+    config = read_object(file) if file.is_file() else declared
+    bos = _text_of(config.get("bos_token"))
+    bos_id = tokenizer.token_to_id(bos) if isinstance(bos, str) else None
+    if adds_bos(tokenizer, config, bos_id):
+        return bos_id
+    if around and config.get("add_bos_token") is None:
+        begin = tokenizer.id_to_token(around[0])
+        raise BadInput(
+            f"{path}: puts {begin!r} before a text, bos_token beside it is {bos!r}; "
+            f"{file.name} with bos_token {begin!r}, or add_bos_token false, would be right"
+        )
+    return None
 
 
 def copy_existing(path: Path, directory: Path, eos_token: str | None) -> None:

@@ -10,15 +10,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from artifacts.digest import sha256_file
 from artifacts.errors import BadInput
-from artifacts.tokenizer_files import CONFIG, TOKENIZER, load_tokenizer, read_tokenizer
+from artifacts.tokenizer_files import CONFIG, TOKENIZER, adds_bos, load_tokenizer, read_tokenizer
 from artifacts.validation import plain, shown
 
 
 class TextCodec:
     """A tokenizer, with the policy on the token that begins a text (BOS).
 
-    BOS is put before a text if `tokenizer_config.json` says add_bos_token: true, or says nothing
-    and tokenizer.json's post-processor puts it there; never if the text begins with it already.
+    BOS is put before a text if `adds_bos` says so; never if the text begins with it already.
     Nothing is ever put behind a text, since answers are scored as its continuation.
     """
 
@@ -33,7 +32,7 @@ class TextCodec:
         bos = files.special.get("bos_token")
         self.prefix_id = self.eos_id if bos is None else bos
         """Conditions the first token of a text that has no context, as in lm-eval."""
-        self._bos = bos if self._adds_bos(files.config.get("add_bos_token"), bos) else None
+        self._bos = bos if adds_bos(self._tokenizer, files.config, bos) else None
         self._special_texts = {
             role: self._tokenizer.id_to_token(id) for role, id in files.special.items()
         }
@@ -44,13 +43,6 @@ class TextCodec:
     def bos(self) -> str | None:
         """The token put before every prompt, if any."""
         return None if self._bos is None else self._prefix_text
-
-    def _adds_bos(self, stated: bool | None, bos: int | None) -> bool:
-        if bos is None:
-            return False
-        if stated is not None:
-            return bool(stated)
-        return self._tokenizer.encode("a").ids[:1] == [bos]
 
     def encode(self, texts: Sequence[str], begins: bool = True) -> list[np.ndarray]:
         """Token ids, int32 [T], of each text; several are encoded in parallel.

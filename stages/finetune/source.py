@@ -4,7 +4,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInput
 from artifacts.hf_model import HFModel, read_model, tokenizer_problems
-from artifacts.tokenizer_files import CONFIG, TOKENIZER, load_tokenizer, read_tokenizer
+from artifacts.tokenizer_files import CONFIG, TOKENIZER, adds_bos, load_tokenizer, read_tokenizer
 from stages.finetune.config import Files, FinetuneConfig
 from stages.finetune.dataset import Encoder
 from stages.finetune.examples import Example, read_examples
@@ -29,10 +29,8 @@ def read_base(directory: Path, max_length: int) -> tuple[HFModel, Encoder]:
         raise BadInput(*problems)
     tokenizer = load_tokenizer(directory / TOKENIZER)
     bos = files.special.get("bos_token")
-    # As scoring does it: what tokenizer_config.json says, else what the tokenizer itself does.
-    stated = files.config.get("add_bos_token")
-    adds = bool(stated) if stated is not None else tokenizer.encode("a").ids[:1] == [bos]
-    return model, Encoder(tokenizer, eos_id, (bos,) if adds and bos is not None else ())
+    begin = (bos,) if bos is not None and adds_bos(tokenizer, files.config, bos) else ()
+    return model, Encoder(tokenizer, eos_id, begin)
 
 
 def read_data(config: FinetuneConfig, corpus: Path | None) -> list[Example]:

@@ -20,6 +20,7 @@ from stages.corpus.tokenizer import (
     train_tokenizer,
     write_trained,
 )
+from stages.evaluate.text import TextCodec
 
 TEXTS = [
     "the cat sat on the mat",
@@ -144,6 +145,20 @@ def test_an_existing_tokenizer_without_its_companions_needs_its_end_token(
     assert (config["eos_token"], config["pad_token"]) == ("<|im_end|>", "<|im_end|>")
 
 
+def declare(path: Path, **fields: Any) -> None:
+    """Set fields of the tokenizer_config.json beside a tokenizer."""
+    file = path.with_name("tokenizer_config.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def test_documents_begin_as_what_is_scored_does(tmp_path: Path, trained: CorpusTokenizer) -> None:
+    path = save(tmp_path, trained)
+    declare(path, bos_token="<|im_start|>", add_bos_token=True)
+    ids = open_tokenizer(path, None).encode(["cat"])
+    assert ids == [each.tolist() for each in TextCodec(tmp_path).encode(["cat"])]
+    assert ids[0][0] == 2
+
+
 def test_a_beginning_token_that_the_tokenizer_adds_is_kept(
     tmp_path: Path, trained: CorpusTokenizer
 ) -> None:
@@ -162,9 +177,17 @@ def test_a_beginning_token_that_the_tokenizer_adds_is_kept(
         },
     }
     path.write_text(json.dumps(content | {"post_processor": processor}))
+    declare(path, bos_token="<|im_start|>")
     opened = open_tokenizer(path, None)
     assert opened.bos_id == 2
     assert opened.encode(["cat"]) == [Tokenizer.from_file(str(path)).encode("cat").ids]
+    declare(path, add_bos_token=False)
+    assert open_tokenizer(path, None).bos_id is None
+    assert TextCodec(tmp_path).bos is None
+    declare(path, bos_token="<|pad|>", add_bos_token=None)
+    says = r"puts '<\|im_start\|>' before a text, bos_token beside it is '<\|pad\|>'; "
+    with pytest.raises(BadInput, match=says):
+        open_tokenizer(path, None)
     processor["single"] = [begin, text, end]
     path.write_text(json.dumps(content | {"post_processor": processor}))
     with pytest.raises(BadInput, match=r"puts tokens \[2, 3\] around a text"):
