@@ -70,7 +70,7 @@ class FilesSource(_Part):
             if not files:
                 problems.append(f"paths.{i}: {pattern!r} fits no file (looked from {Path.cwd()})")
             for path in files:
-                if self.format == "auto" and path.suffix == ".json":
+                if self.format == "auto" and path.suffix.lower() == ".json":
                     problems.append(
                         f"paths.{i}: {path}: one JSON value is no list of documents; "
                         "write one object a line and set format: jsonl"

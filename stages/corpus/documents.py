@@ -140,7 +140,8 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
 def _csv(path: Path, field: str) -> Iterator[str]:
     csv.field_size_limit(min(sys.maxsize, LONGEST_DOCUMENT))
     lines = (line for _, line in _lines(path))
-    reader = csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         header = next(reader)
         if field not in header:

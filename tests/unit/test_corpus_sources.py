@@ -79,6 +79,12 @@ def test_jsonl_parquet_csv_and_saved_datasets_give_the_same_documents(tmp_path: 
         read_all([source | {"text_field": "text"}])
 
 
+def test_the_end_of_a_name_says_the_same_in_capitals(tmp_path: Path) -> None:
+    path = tmp_path / "a.TSV"
+    path.write_text("text\tn\none, two\t1\n")
+    assert read(path) == ["one, two"]
+
+
 def test_a_hub_dataset_is_asked_for_as_configured_and_only_with_leave(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,6 +154,7 @@ def test_documents_of_white_space_are_left_out(tmp_path: Path) -> None:
         ("a.csv", b'text,n\nx,1\n"open,2\n', r"a\.csv:3: is no CSV"),
         ("a.parquet", b"PAR1 no table", r"a\.parquet: is no readable parquet file"),
         ("a.json", b'[{"text": "x"}]', r"a\.json: one JSON value is no list of documents"),
+        ("a.JSON", b'[{"text": "x"}]', r"a\.JSON: one JSON value is no list of documents"),
     ],
 )
 def test_a_wrong_file_is_named_with_the_place(
