@@ -1,11 +1,15 @@
 """Text to token ids and back, by the model directory's own tokenizer files."""
 
+import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from artifacts.digest import sha256_file
@@ -67,12 +71,12 @@ class TextCodec:
         """Messages as one prompt, by the chat template. Raises BadInput if it refuses them."""
         if self.chat_template is None:
             raise BadInput("chat_template: the model's tokenizer has none; set it to false")
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _raise
         try:
-            template = environment.from_string(self.chat_template)
+            template = _environment().from_string(self.chat_template)
             return template.render(
                 messages=messages,
+                tools=None,
+                documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_texts,
             )
@@ -99,5 +103,48 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
     return template
 
 
+class _Generation(Extension):
+    """`{% generation %}`, by which training marks what is learned: what stands in it, no more."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own way)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """What transformers gives a chat template, for which templates are written."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _strftime_now
+    environment.filters["tojson"] = _to_json
+    return environment
+
+
 def _raise(message: str) -> None:
     raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja2's own would write < and > as HTML has them."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

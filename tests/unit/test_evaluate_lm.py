@@ -268,6 +268,24 @@ def test_a_text_ends_at_each_of_the_models_own_end_tokens(directory: Path) -> No
     assert len(short) < len(whole)
 
 
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        ("{% if tools is none and documents is none %}none{% endif %}", "none"),
+        ("{% for m in messages %}{{ m.role }}{% break %}{% endfor %}", "user"),
+        ("{% set a = 1 %}{% generation %}{% set a = 2 %}said{% endgeneration %}{{ a }}", "said1"),
+        ("{{ messages[0].content | tojson }}", '"<é>"'),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+    ],
+)
+def test_a_chat_template_has_what_transformers_gives_it(
+    tmp_path: Path, template: str, wanted: str
+) -> None:
+    write_tokenizer(tmp_path, chat_template=template)
+    messages = [{"role": "user", "content": "<é>"}, {"role": "assistant", "content": "b"}]
+    assert TextCodec(tmp_path).render_chat(messages, True) == wanted
+
+
 def test_the_chat_template_is_rendered_without_reach(tmp_path: Path) -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ eos_token }}"
     write_tokenizer(tmp_path, chat_template=template)
