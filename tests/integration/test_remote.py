@@ -12,8 +12,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from artifacts.errors import BadInput, StageFailed
-from artifacts.manifest import problems_with_files, read_manifest
-from artifacts.remote import Remote
+from artifacts.manifest import MANIFEST, problems_with_files, read_manifest
+from artifacts.remote import Remote, _folder
 from artifacts.store import list_artifacts
 from flows.chain import run_chain
 from flows.lifecycle import find_or_fetch
@@ -123,13 +123,21 @@ class Breaking:
         self._files.put_file(source, target)
 
 
-def several(made, tmp_path, count=4) -> Path:
+def files_of(remote, artifact) -> str:
+    """Where the store keeps an artifact's files."""
+    manifest = read_manifest(artifact)
+    place = remote._place(manifest.kind, manifest.identity)
+    return _folder(place, (artifact / MANIFEST).read_bytes())
+
+
+def several(made, tmp_path, count=4, folder="", fill=b"") -> Path:
     """The artifact with more files in it."""
     from artifacts.manifest import content_digest, list_files, write_manifest
 
     path = Path(shutil.copytree(made.path, tmp_path / "store" / "checkpoint" / made.path.name))
     for i in range(count - 1):
-        (path / f"part-{i}").write_bytes(bytes([i]) * 1000)
+        (path / folder).mkdir(exist_ok=True)
+        (path / f"{folder}part-{i}").write_bytes((fill or bytes([i])) * 1000)
     files = list_files(path)
     about = {"files": files, "digest": content_digest("checkpoint", files)}
     write_manifest(path, made.manifest.model_copy(update=about))
@@ -157,7 +165,7 @@ def test_what_was_cut_on_the_way_is_sent_again(url, made, tmp_path):
     path = several(made, tmp_path)
     remote = Remote(url)
     entry = read_manifest(path).files[0]
-    place = f"{remote._place('checkpoint', made.manifest.identity)}/{entry.path}"
+    place = f"{files_of(remote, path)}/{entry.path}"
     remote._files.makedirs(place.rpartition("/")[0], exist_ok=True)
     remote._files.pipe_file(place, b"?" * entry.size)  # right size, wrong bytes
     remote.push(path, quiet)
@@ -169,11 +177,72 @@ def test_what_the_store_damages_is_never_taken(url, made, tmp_path):
     remote = Remote(url)
     remote.push(made.path, quiet)
     entry = made.manifest.files[0]
-    place = f"{remote._place('checkpoint', made.manifest.identity)}/{entry.path}"
-    remote._files.pipe_file(place, b"?" * entry.size)
+    folder = files_of(remote, made.path)
+    remote._files.pipe_file(f"{folder}/{entry.path}", b"?" * entry.size)
     with pytest.raises(StageFailed, match=r"something else than it should:\n.*has changed"):
         remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
     assert list_artifacts(tmp_path / "x") == []
+    # What the error says helps.
+    remote._files.rm(folder, recursive=True)
+    assert remote.push(made.path, quiet) > 0
+    assert remote.fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
+
+
+def test_other_bytes_for_the_same_work_are_refused_and_the_first_stay(url, made, tmp_path):
+    remote, other = Remote(url), several(made, tmp_path)
+    remote.push(made.path, quiet)
+    with pytest.raises(StageFailed, match=rf"{other}: has the digest .* remove {other}, and the "):
+        remote.push(other, quiet)
+    shutil.rmtree(other)
+    fetched = remote.fetch("checkpoint", made.manifest.identity, tmp_path / "store", quiet)
+    assert read_manifest(fetched).digest == made.manifest.digest
+    assert remote.push(fetched, quiet) == 0
+
+
+@pytest.mark.parametrize("cut", [MANIFEST, "file"])
+def test_what_stands_there_cut_is_sent_again(url, made, tmp_path, cut):
+    remote = Remote(url)
+    remote.push(made.path, quiet)
+    place = remote._place("checkpoint", made.manifest.identity)
+    file = f"{files_of(remote, made.path)}/{made.manifest.files[0].path}"
+    remote._files.pipe_file(f"{place}/{MANIFEST}" if cut == MANIFEST else file, b"{")
+    remote.push(made.path, quiet)
+    fetched = remote.fetch("checkpoint", made.manifest.identity, tmp_path, quiet)
+    assert problems_with_files(fetched, made.manifest) == []
+
+
+class Meeting:
+    """A file system that lets another machine work just before this one writes its manifest."""
+
+    def __init__(self, files, meanwhile):
+        self._files, self._meanwhile = files, meanwhile
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+    def put_file(self, source, target):
+        self._files.put_file(source, target)
+        self._meanwhile()
+
+
+@pytest.mark.parametrize("other_logs_only", [True, False])
+def test_two_machines_that_send_the_same_work_at_once_leave_one_whole(
+    url, made, tmp_path, other_logs_only
+):
+    """Of the same bytes, apart from the logs', both have sent it; of others the second has not."""
+    folder = "logs/" if other_logs_only else ""
+    first = several(made, tmp_path / "first", 2, folder)
+    second = several(made, tmp_path / "second", 2, folder, fill=b"?")
+    remote = Remote(url)
+    remote._files = Meeting(remote._files, lambda: Remote(url).push(first, quiet))
+    if other_logs_only:
+        assert remote.push(second, quiet) > 0
+    else:
+        with pytest.raises(StageFailed, match="for the same work, made elsewhere"):
+            remote.push(second, quiet)
+    fetched = Remote(url).fetch("checkpoint", made.manifest.identity, tmp_path / "x", quiet)
+    assert read_manifest(fetched).digest == read_manifest(first).digest
+    assert problems_with_files(fetched, read_manifest(fetched)) == []
 
 
 class Wire:
