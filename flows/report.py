@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from artifacts.errors import BadInput
 from artifacts.lineage import Ancestor, ancestors
-from artifacts.manifest import MANIFEST, manifest_seconds
+from artifacts.manifest import MANIFEST, Manifest, manifest_seconds
 from artifacts.references import find_named
 from artifacts.writing import write_file_atomically
 from flows.console import duration
@@ -78,7 +78,8 @@ def report_page(chain: list[Ancestor]) -> str:
     oldest_first = sorted(chain, key=_made)
     names = step_names(chain)
     scores = scores_table({names[one.identity]: one.path for one in oldest_first if one.manifest})
-    commits = {one.manifest.host.get("commit", "unknown") for one in chain if one.manifest}
+    commits = {made.host.get("commit", "unknown") for made in _own(chain)}
+    config, why_none = run_yaml(chain)
     return environment.get_template(TEMPLATE).render(
         root=root,
         outcome=_outcome(chain),
@@ -88,27 +89,47 @@ def report_page(chain: list[Ancestor]) -> str:
         scores=_markdown(scores) if scores else None,
         packages=_packages(chain),
         commits=sorted(commits),
-        config=run_yaml(chain),
+        config=config,
+        why_none=why_none,
         figure=figure,
         size_text=size_text,
     )
 
 
-def run_yaml(chain: list[Ancestor]) -> str:
-    """The config that makes this chain again, from its manifests; empty if it was not one run's."""
+def run_yaml(chain: list[Ancestor]) -> tuple[str, str]:
+    """The config that makes this chain again, from its manifests; if it was not one run's, an
+    empty text and why."""
     sections: dict[str, Any] = {}
     baseline = None
-    for one in chain:
-        if one.manifest:
-            sections[SECTIONS.get(one.manifest.stage, one.manifest.stage)] = one.manifest.config
-            if one.manifest.stage == "gate" and "baseline" in one.manifest.inputs:
-                baseline = one.manifest.inputs["baseline"].digest
+    for made in _own(chain):
+        section = SECTIONS.get(made.stage, made.stage)
+        if sections.setdefault(section, made.config) != made.config:
+            return "", f"two steps of the stage {section} had different configs"
+        if made.stage == "pretrain" and "initial" in made.inputs:
+            return "", "pretrain began from weights that were given to it"
+        if made.stage == "gate" and "baseline" in made.inputs:
+            baseline = made.inputs["baseline"].digest
     order = list(dict.fromkeys(step.spec.name for step in STEPS))
-    if not {"corpus", "pretrain", "finetune", "evaluate", "gate"} <= sections.keys():
-        return ""
+    needed = ("corpus", "pretrain", "finetune", "evaluate", "gate")
+    if missing := [name for name in needed if name not in sections]:
+        return "", f"nothing in it was made by {' or '.join(missing)}"
     known = {name: sections[name] for name in order if name in sections}
     head = {"name": "again", **({"baseline": baseline} if baseline else {})}
-    return yaml.safe_dump({**head, **known}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({**head, **known}, sort_keys=False, allow_unicode=True), ""
+
+
+def _own(chain: list[Ancestor]) -> list[Manifest]:
+    """What the first's own run made or found: a baseline's release came from another one."""
+    known = {one.identity: one.manifest for one in chain}
+    found: dict[str, Manifest] = {}
+    left = [chain[0].identity]
+    while left:
+        identity = left.pop()
+        made = known.get(identity)
+        if made is not None and identity not in found:
+            found[identity] = made
+            left += [one.identity for role, one in made.inputs.items() if role != "baseline"]
+    return list(found.values())
 
 
 def _made(one: Ancestor) -> tuple[str, str, int]:

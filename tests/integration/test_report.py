@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import yaml
 
 from artifacts.channels import promote
 from artifacts.eval_report import EvalReport, Item
@@ -72,8 +73,12 @@ def test_a_rejection_has_a_report_too(tmp_path):
 
 def test_a_chain_that_was_not_one_run_from_text_is_not_said_to_be(tmp_path):
     chain = ancestors(decided(tmp_path).outcomes["judge"].path)
-    assert run_yaml(chain) == ""
-    assert "It was not made by one run" in report_page(chain)
+    config, why = run_yaml(chain)
+    assert config == ""
+    assert "made by one run from\ntext: nothing in it was made by corpus or pre" in report_page(
+        chain
+    )
+    assert why.startswith("nothing in it was made by corpus or pretrain")
 
 
 def test_a_cycle_in_the_manifests_ends(tmp_path):
@@ -84,7 +89,7 @@ def test_a_cycle_in_the_manifests_ends(tmp_path):
     assert [one.kind for one in ancestors(press.path)] == ["checkpoint", "corpus"]
 
 
-def made_by(stage, store, kind, identity, fill=None, **inputs):
+def made_by(stage, store, kind, identity, fill=None, config=None, **inputs):
     """An artifact whose inputs are named by role."""
     entries = {}
     for role, path in inputs.items():
@@ -92,7 +97,10 @@ def made_by(stage, store, kind, identity, fill=None, **inputs):
         entries[role] = InputEntry(kind=made.kind, identity=made.identity, digest=made.digest)
     fill = fill or (lambda directory: (directory / "said").write_text(identity))
     path = as_artifact(store, kind, fill, identity=identity * 64, inputs=entries)
-    about = {"stage": stage, "finished": f"2025-01-01T00:00:0{identity}+00:00"}
+    second = int(identity, 16)
+    about = {"stage": stage, "finished": f"2025-01-01T00:00:{second:02}+00:00"}
+    if config is not None:
+        about["config"] = config
     write_manifest(path, read_manifest(path).model_copy(update=about))
     return path
 
@@ -121,6 +129,40 @@ def test_steps_and_scores_go_by_the_names_of_a_run(tmp_path):
     row = re.search(r"<td>mmlu</td>.*?</tr>", page, re.S)[0]
     assert re.findall(r"<td>(.*)</td>", row) == ["mmlu", "4", "-", "25.0%", "50.0%", "75.0%"]
     assert "![" not in page
+
+
+def lifecycle(store, digits, corpus, steps, **gate):
+    """What a run makes from a corpus, to its decision; its configs say `steps`."""
+    config = {"steps": steps}
+    pretrain = made_by("pretrain", store, "checkpoint", digits[0], config=config, corpus=corpus)
+    base = made_by("convert", store, "hf-model", digits[1], config=config, checkpoint=pretrain)
+    tuned = made_by("finetune-full", store, "hf-model", digits[2], config=config, model=base)
+    scores = made_by("evaluate", store, "eval-report", digits[3], config=config, model=tuned)
+    made = {"candidate": scores, **gate}
+    return made_by("gate", store, "decision", digits[4], config=config, **made), scores
+
+
+def test_a_baseline_s_configs_are_not_said_to_make_this_release_again(tmp_path):
+    corpus = made_by("corpus", tmp_path, "corpus", "0")
+    _, old = lifecycle(tmp_path, "12345", corpus, steps=10)
+    new, _ = lifecycle(tmp_path, "6789a", corpus, steps=20, baseline=old)
+    config, why = run_yaml(ancestors(new))
+    again = yaml.safe_load(config)
+    assert why == ""
+    assert again["baseline"] == read_manifest(old).digest
+    sections = ("pretrain", "convert", "finetune", "evaluate", "gate")
+    assert [again[name] for name in sections] == [{"steps": 20}] * 5
+
+
+def test_a_stage_with_two_configs_or_given_weights_has_no_config_that_makes_it_again(tmp_path):
+    corpus = made_by("corpus", tmp_path, "corpus", "0")
+    _, old = lifecycle(tmp_path, "12345", corpus, steps=10)
+    mixed, _ = lifecycle(tmp_path, "6789a", corpus, steps=20, base=old)
+    two = ("", "two steps of the stage evaluate had different configs")
+    assert run_yaml(ancestors(mixed)) == two
+    given = made_by("pretrain", tmp_path, "checkpoint", "b", corpus=corpus)
+    begun = made_by("pretrain", tmp_path, "checkpoint", "c", corpus=corpus, initial=given)
+    assert run_yaml(ancestors(begun)) == ("", "pretrain began from weights that were given to it")
 
 
 @pytest.mark.parametrize(
