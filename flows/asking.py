@@ -5,6 +5,7 @@ that anybody is asked anything.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Literal
@@ -27,10 +28,13 @@ WAIT_SECONDS = 7 * 24 * 3600
 LOOK_SECONDS = 3.0
 
 
+Words = Literal["approve", "turn down"]
+
+
 class Answer(RunInput):
     """What a person says to a decision."""
 
-    answer: Literal["approve", "turn down"] = Field(
+    answer: Words = Field(
         description="Whether what the rules have approved may be released."
     )  # no switch: one that nobody has touched would be a no
     who: str = Field(min_length=1, description="Your name.")
@@ -42,10 +46,16 @@ class Answer(RunInput):
         return self.answer == "approve"
 
 
-def ask(question: str, about: str) -> Answer | None:
+def answer_of(approved: bool) -> Words:
+    """A yes or no in the form's words."""
+    return "approve" if approved else "turn down"
+
+
+def ask(question: str, about: str, elsewhere: Callable[[], Answer | None]) -> Answer | None:
     """Pause this flow run until somebody answers; None if nobody does in WAIT_SECONDS.
 
     `question` is Markdown, shown over the form; `about` names what is asked, one pause for each.
+    `elsewhere` looks for an answer that was given by other means, which ends the pause as well.
     """
     context = FlowRunContext.get()
     assert context is not None
@@ -61,19 +71,26 @@ def ask(question: str, about: str) -> Answer | None:
         if not state.is_paused():
             raise StageFailed(f"the run could not be paused to ask a person: it is {state.name}")
         form.save(keyset, flow_run_id=run)
-        if not _goes_on(client, run, paused.state_details.pause_timeout):
+        if not _goes_on(client, run, paused.state_details.pause_timeout, elsewhere):
             return None
     answer = form.load(keyset, flow_run_id=run)
     assert isinstance(answer, Answer)
     return answer
 
 
-def _goes_on(client: SyncPrefectClient, run: UUID, until: datetime | None) -> bool:
+def _goes_on(
+    client: SyncPrefectClient,
+    run: UUID,
+    until: datetime | None,
+    elsewhere: Callable[[], Answer | None],
+) -> bool:
     while until is None or datetime.now(timezone.utc) < until:
         # A server that is away, started anew perhaps, is asked again: people take longer than that.
         with suppress(httpx.TransportError, PrefectHTTPStatusError):
             state = client.read_flow_run(run).state
             if state is not None and (state.is_running() or state.is_final()):
                 return bool(state.is_running())
+            if (given := elsewhere()) is not None:  # as if the form had been filled in with it
+                client.resume_flow_run(run, run_input=given.model_dump())
         time.sleep(LOOK_SECONDS)
     return False

@@ -11,9 +11,10 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 
-from artifacts.approval import Approval, give_approval
+from artifacts.approval import Approval, approval_of, give_approval
+from artifacts.errors import BadInput
 from artifacts.wording import counted
-from flows.asking import WAITING, ask
+from flows.asking import WAITING, Answer, answer_of, ask
 from flows.chain import Result, Runner, Step, StepCall, Work, run_chain
 from flows.crashes import say_running
 from flows.listening import ATTENDED, LISTENER, Listener
@@ -104,18 +105,45 @@ def _tell(event: str, work: Work, outcome: StageOutcome) -> None:
 def ask_in_prefect(work: Work, outcome: StageOutcome) -> Approval | None:
     """Pause the flow run and ask in Prefect's user interface; None if none is there to be asked in.
 
-    Without an answer the run ends after a week, and `mindcycle approve` is left.
+    Without an answer the run ends after a week, and `mindcycle approve` is left. An answer that is
+    given by that, or in another run's form, while this one waits, is taken: the first one counts.
     """
     if not ATTENDED.get():
         return None
+
+    def elsewhere() -> Answer | None:
+        given = approval_of(work.store, outcome.manifest)
+        if given is None:
+            return None
+        return Answer(answer=answer_of(given.approved), who=given.who, why=given.why)
+
     page = (outcome.path / "decision.md").read_text(encoding="utf-8")
     # Its own heading is the rules' answer alone, which a person would take for the last word.
-    answer = ask(QUESTION + page.removeprefix("# Approved\n"), outcome.manifest.digest)
+    question = QUESTION + page.removeprefix("# Approved\n")
+    answer = ask(question, outcome.manifest.digest, elsewhere)
     if answer is None:
         return None
-    if not answer.approved and outcome.skipped:
+    given = _write_down(work, outcome, answer)
+    if not given.approved and outcome.skipped:
         _tell(REJECTED, work, outcome)
-    return give_approval(work.store, outcome.manifest, answer.approved, answer.why, answer.who)
+    return given
+
+
+def _write_down(work: Work, outcome: StageOutcome, answer: Answer) -> Approval:
+    """The answer on file: this one, or the one that stood there first."""
+    about = (work.store, outcome.manifest)
+    try:
+        return give_approval(*about, answer.approved, answer.why, answer.who)
+    except BadInput:
+        given = approval_of(*about)
+        if given is None:
+            raise
+    if given.approved != answer.approved:
+        _warn()(
+            f"{answer.who} says {answer.answer} in the form; what counts is what {given.who} said "
+            f"before, at {given.when}: {answer_of(given.approved)}, {given.why}"
+        )
+    return given
 
 
 def task_runner(listener: Listener, links: Links) -> Runner:

@@ -19,8 +19,11 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling, Completed, Paused, Running, Suspended
 from prefect.testing.utilities import prefect_test_harness
 
+from artifacts.approval import give_approval
 from artifacts.errors import BadInput, StageFailed
+from artifacts.store import list_artifacts
 from flows import crashes
+from flows.asking import Answer
 from flows.crashes import report_crashes
 from flows.lifecycle import STEPS
 from flows.listening import ATTENDED, LISTENER, Listener
@@ -121,6 +124,42 @@ def test_a_paused_run_asks_a_person_and_does_what_they_say(tmp_path, approved, n
     assert "The rules approve; a person's word is asked for as well." in page
     (record,) = (tmp_path / "approvals").iterdir()
     assert json.loads(record.read_text())["who"] == "Ada"
+
+
+@pytest.mark.parametrize(("approved", "name"), [(True, "Completed"), (False, "Rejected")])
+def test_a_paused_run_takes_an_answer_that_is_given_elsewhere(tmp_path, approved, name):
+    def answer():
+        with get_client(sync_client=True) as client:
+            for _ in range(600):
+                if any(r.state_name == "Waiting for approval" for r in client.read_flow_runs()):
+                    made = {m.kind: m for _, m in list_artifacts(tmp_path)}
+                    give_approval(tmp_path, made["decision"], approved, "read it", "Ada")
+                    return
+                time.sleep(0.1)
+
+    person = threading.Thread(target=answer)
+    person.start()
+    state, tasks = run(fake_work(tmp_path, judge={"approval": True}))
+    person.join()
+    assert (state.name, "ship" in tasks) == (name, approved)
+
+
+def test_of_two_answers_the_one_on_file_counts_and_the_run_says_so(tmp_path, monkeypatch):
+    def ask(question, about, elsewhere):
+        (decision,) = (m for _, m in list_artifacts(tmp_path) if m.digest == about)
+        assert elsewhere() is None
+        give_approval(tmp_path, decision, True, "read it", "Ada")
+        assert elsewhere() == Answer(answer="approve", who="Ada", why="read it")
+        return Answer(answer="turn down", who="Bob", why="too dry")
+
+    said = []
+    monkeypatch.setattr("flows.prefect_run.ask", ask)
+    monkeypatch.setattr("flows.prefect_run._warn", lambda: said.append)
+    state, tasks = run(fake_work(tmp_path, judge={"approval": True}))
+    assert (state.name, "ship" in tasks) == ("Completed", True)
+    (line,) = said
+    assert line.startswith("Bob says turn down in the form; what counts is what Ada said before, ")
+    assert line.endswith(": approve, read it")
 
 
 def test_where_nobody_can_answer_the_run_ends_waiting(tmp_path):
