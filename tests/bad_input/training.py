@@ -333,7 +333,7 @@ KINDS = [
         "finetune",
         "targets by an expression that could run for ever",
         "is one that takes more than 1 s to try on a name; a regular expression, or a list",
-        config({"lora": {"targets": "(.|..)+j[^o]"}}),
+        config({"lora": {"targets": "(.|..|...)+j[^o]"}}),
     ),
     at(
         "finetune",

@@ -197,7 +197,7 @@ def test_genai_config_says_what_the_model_is(tmp_path: Path) -> None:
     assert (model["eos_token_id"], model["pad_token_id"], model["bos_token_id"]) == (0, 1, 0)
     assert (decoder["head_size"], decoder["num_key_value_heads"]) == (16, 1)
     loaded = OnnxModel(tmp_path / "bundle")
-    assert (loaded.eos_id, loaded.bos_id, loaded.pad_id) == (0, None, 1)
+    assert (loaded.eos_ids, loaded.bos_id, loaded.pad_id) == ([0], None, 1)
     assert (loaded.vocab_size, loaded.max_positions) == (260, 64)
 
 
