@@ -10,7 +10,15 @@ from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.weights import SINGLE
 from artifacts.writing import sync_tree, write_file_atomically
-from stages.pretrain.rolling import CHECKPOINTS, OPTIMIZER, STATE, Rolling, State, whole_files
+from stages.pretrain.rolling import (
+    CHECKPOINTS,
+    OPTIMIZER,
+    STATE,
+    Rolling,
+    State,
+    whole_files,
+    write_state,
+)
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -57,7 +65,8 @@ def write_artifact(
     training = work / "training"
     training.mkdir(exist_ok=True)
     shutil.copyfile(last.directory / OPTIMIZER, training / OPTIMIZER)
-    shutil.copyfile(last.directory / STATE, training / STATE)
+    data = last.state.data.model_copy(update={"corpus": None})
+    write_state(training / STATE, last.state.model_copy(update={"data": data}))
     figures = headline(shape, corpus, state, validation_loss)
     # Last, as the mark that all of the above is there: see `is_finished`. Synced before it, or a
     # power cut could leave the mark and half of what it stands for.

@@ -38,6 +38,9 @@ class DataPosition(BaseModel):
     seed: int
     epoch: int
     index: int = Field(description="samples of this epoch taken already")
+    corpus: str | None = Field(
+        default=None, description="content digest; a finished checkpoint's manifest has it instead"
+    )
 
 
 class FileCheck(BaseModel):
@@ -255,8 +258,7 @@ def _sealed(directory: Path, state: State) -> State:
         for name, path in files.items()
     }
     state = state.model_copy(update={"files": checks})
-    text = state.model_dump_json(indent=1, exclude_none=True)
-    (directory / STATE).write_text(text + "\n", encoding="utf-8")
+    write_state(directory / STATE, state)
     return state
 
 
@@ -307,6 +309,12 @@ def whole_files(state_file: Path, files: Mapping[str, Path]) -> bool:
 def _write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     entries = [(name, value.shape, value.dtype) for name, value in tensors.items()]
     write_safetensors(path, entries, tensors.values(), METADATA)
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write a `state.json`."""
+    text = state.model_dump_json(indent=1, exclude_none=True)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def read_state(path: Path) -> State:

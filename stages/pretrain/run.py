@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.errors import BadInput
 from artifacts.hf_model import read_model
+from artifacts.manifest import read_manifest
 from artifacts.tokenizer_files import PROBE, TOKENIZER, load_tokenizer
 from stages.engine import parallel
 from stages.engine.machines import Team, together
 from stages.engine.mesh import bubble
 from stages.pretrain.config import PretrainConfig
 from stages.pretrain.finish import RANKS, is_finished, leave_only_the_artifact, read_headline
-from stages.pretrain.rolling import CHECKPOINTS, Checkpoint, Rolling
+from stages.pretrain.rolling import CHECKPOINTS, Checkpoint, Rolling, State
 from stages.spec import Job
 
 
@@ -55,19 +57,43 @@ def _check_layout(shape: Architecture, config: PretrainConfig) -> None:
         raise BadInput(*(f"pretrain.{problem}" for problem in problems))
 
 
-def _adopted(rolling: Rolling, config: PretrainConfig, path: Path) -> Checkpoint:
+def _adopted(rolling: Rolling, config: PretrainConfig, path: Path, corpus: Path) -> Checkpoint:
     """Another run's checkpoint as ours. Raises BadInput if it cannot be gone on from."""
     state = rolling.whole(path).state
+    problems = []
     if state.step > config.steps:
-        raise BadInput(
-            f"pretrain.resume_from: stands at step {state.step}; pretrain.steps is {config.steps}"
-        )
+        problems.append(f"stands at step {state.step}; pretrain.steps is {config.steps}")
     if state.data.seed != config.seed:
-        raise BadInput(
-            f"pretrain.resume_from: was drawn with seed {state.data.seed}; pretrain.seed is "
-            f"{config.seed}, so the data would come in another order"
+        problems.append(
+            f"was drawn with seed {state.data.seed}; pretrain.seed is {config.seed}, so the data "
+            "would come in another order"
         )
+    digest = read_manifest(corpus).digest
+    if state.data.corpus != digest:
+        known = "one it does not name" if state.data.corpus is None else state.data.corpus[:16]
+        problems.append(f"was trained on the corpus {known}; this one is {digest[:16]}")
+    else:
+        problems += _misplaced(state, config, TokenCorpus(corpus).split("train").tokens)
+    if problems:
+        raise BadInput(*(f"pretrain.resume_from: {problem}" for problem in problems))
     return rolling.adopt(path)
+
+
+def _misplaced(state: State, config: PretrainConfig, tokens: int) -> Iterator[str]:
+    """What shows that another batch than the config's led to `state`, on a corpus of `tokens`."""
+    sequences, length = config.batch.sequences(), config.batch.sequence_length
+    seen = state.step * sequences * length
+    # As in `Windows`, which brings MindSpore.
+    epoch, index = divmod(state.step * sequences, (tokens - 1) // length)
+    if state.tokens != seen:
+        yield (
+            f"had {state.tokens} tokens in {state.step} steps; pretrain.batch would have had {seen}"
+        )
+    elif (state.data.epoch, state.data.index) != (epoch, index):
+        yield (
+            f"stands at sample {state.data.index} of epoch {state.data.epoch}; with pretrain.batch "
+            f"({sequences} sequences of {length} tokens) it would be at {index} of {epoch}"
+        )
 
 
 def _say_bubble(config: PretrainConfig) -> None:
@@ -90,7 +116,7 @@ def _train(job: Job, config: PretrainConfig) -> None:
         print(f"pretrain: {complaint}", file=sys.stderr, flush=True)
     rolling.clean(latest)
     if latest is None and config.resume_from is not None:
-        latest = _adopted(rolling, config, Path(config.resume_from))
+        latest = _adopted(rolling, config, Path(config.resume_from), corpus)
     if latest is not None:
         print(f"pretrain: goes on after step {latest.state.step} of {config.steps}", flush=True)
     if config.parallel.layout.size == 1:

@@ -20,6 +20,7 @@ from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
 from artifacts.errors import StageFailed
 from artifacts.hf_model import HFModel, read_model
+from artifacts.manifest import read_manifest
 from stages.engine import shards, weights
 from stages.engine.groups import Mesh, mesh, tell_all, wait_for_all
 from stages.engine.initial import initial_tensors
@@ -89,6 +90,7 @@ class Run:
         initial: HFModel | None = None,
     ):
         self.config, self.corpus, self.work, self.group = config, corpus, work, group
+        self._corpus_digest = read_manifest(corpus.directory).digest
         self.initial = initial
         self.shape = config.shape(corpus.vocab_size, initial.architecture if initial else None)
         self.mesh = mesh(Place(config.parallel.layout, group.rank))
@@ -208,7 +210,9 @@ class Run:
             skipped_in_a_row=0 if good else self.state.skipped_in_a_row + 1,
             tokens=self.state.tokens + result.tokens,
             recent_losses=losses[-RECENT:],
-            data=DataPosition(seed=self.config.seed, epoch=epoch, index=index),
+            data=DataPosition(
+                seed=self.config.seed, epoch=epoch, index=index, corpus=self._corpus_digest
+            ),
             rng=self.state.rng,
             loss_scale=_scale_state(self.trainer.loss_scale),
         )
