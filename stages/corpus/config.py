@@ -15,6 +15,7 @@ SMALLEST_VOCABULARY = 260
 """256 bytes and four special tokens: any text can be written with these."""
 
 TokenizerFiles = ("tokenizer_config.json", "special_tokens_map.json")
+ChatTemplate = "chat_template.jinja"
 
 
 class _Part(BaseModel):
@@ -198,7 +199,11 @@ class CorpusConfig(StageConfig):
                 problems.append(f"corpus.tokenizer.file: {path} is no file")
             found += [
                 path,
-                *(p for name in TokenizerFiles if (p := path.with_name(name)).is_file()),
+                *(
+                    p
+                    for name in (*TokenizerFiles, ChatTemplate)
+                    if (p := path.with_name(name)).is_file()
+                ),
             ]
         if problems:
             raise BadInput(*problems)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from artifacts.errors import BadInput
 from artifacts.json_files import read_object
 from artifacts.tokenizer_files import adds_bos, load_tokenizer
-from stages.corpus.config import TokenizerFiles
+from stages.corpus.config import ChatTemplate, TokenizerFiles
 
 END, PAD, CHAT_BEGIN, CHAT_END = "<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = (END, PAD, CHAT_BEGIN, CHAT_END)
@@ -147,6 +147,8 @@ def copy_existing(path: Path, directory: Path, eos_token: str | None) -> None:
             _write_json(directory / name, held | {"eos_token": eos_token})
         else:
             shutil.copyfile(file, directory / name)
+    if (template := path.with_name(ChatTemplate)).is_file():
+        shutil.copyfile(template, directory / ChatTemplate)
 
 
 def _declared(path: Path) -> dict[str, str]:

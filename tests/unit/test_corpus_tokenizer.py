@@ -97,6 +97,7 @@ def test_an_existing_tokenizer_is_taken_over_byte_for_byte(
     tmp_path: Path, trained: CorpusTokenizer
 ) -> None:
     path = save(tmp_path / "from", trained)
+    path.with_name("chat_template.jinja").write_text("{{ messages }}")
     (tmp_path / "to").mkdir()
     copy_existing(path, tmp_path / "to", None)
     for file in path.parent.iterdir():
