@@ -442,12 +442,13 @@ def _wrong_rank(bench: Bench) -> None:
 
 def _merged_before(bench: Bench) -> None:
     adapter = json.loads((bench.artifact("adapter") / MANIFEST).read_bytes())
+    hashes = {file["path"]: file["sha256"] for file in adapter["files"]}
     merge = {
         "base_digest": "b",
         "base_identity": "b",
         "adapter_digest": adapter["digest"],
         "adapter_identity": adapter["identity"],
-        "adapter_tensors": adapter["files"]["adapter_model.safetensors"]["sha256"],
+        "adapter_tensors": hashes["adapter_model.safetensors"],
         "rank": 2,
         "alpha": 4,
         "scaling": 2,
