@@ -14,6 +14,7 @@ from artifacts.errors import BadInput
 from artifacts.json_files import read_object, write_object
 from artifacts.tokenizer_files import (
     ADDED,
+    CHAT_TEMPLATE,
     CONFIG,
     SENTENCEPIECE,
     TOKENIZER,
@@ -62,7 +63,7 @@ def take_tokenizer(source: Path, target: Path) -> TokenizerFiles:
     tokenizer.save(str(target / TOKENIZER))
     write_object(target / CONFIG, config)
     files = read_tokenizer(target)
-    template = source / "chat_template.jinja"
+    template = source / CHAT_TEMPLATE
     if template.is_file():
         (target / template.name).write_bytes(template.read_bytes())
     files.copy_to(target)

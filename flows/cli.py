@@ -12,7 +12,7 @@ import typer
 
 from artifacts.errors import BadInput, MindCycleError, said_of
 from artifacts.wording import counted
-from flows.schema import SCHEMA_FILE
+from flows.schema import SCHEMA_FILE, schema_text
 
 app = typer.Typer(
     help="Text to a released model: pretrain, convert, evaluate, fine-tune, gate and export.",
@@ -425,8 +425,6 @@ def schema(
     file: Annotated[Path, typer.Option(help="File to write.")] = SCHEMA_FILE,
 ) -> None:
     """Write the JSON schema of the config, which editors check configs with."""
-    from flows.schema import schema_text
-
     try:
         file.write_text(schema_text(), encoding="utf-8")
     except OSError as error:

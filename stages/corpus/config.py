@@ -16,6 +16,7 @@ SMALLEST_VOCABULARY = 260
 
 TokenizerFiles = ("tokenizer_config.json", "special_tokens_map.json")
 ChatTemplate = "chat_template.jinja"
+"""Named here again: `artifacts.tokenizer_files` would bring tokenizers into every command."""
 
 
 class _Part(BaseModel):

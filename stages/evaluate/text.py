@@ -14,7 +14,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from artifacts.digest import sha256_file
 from artifacts.errors import BadInput
-from artifacts.tokenizer_files import CONFIG, TOKENIZER, adds_bos, load_tokenizer, read_tokenizer
+from artifacts.tokenizer_files import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    TOKENIZER,
+    adds_bos,
+    load_tokenizer,
+    read_tokenizer,
+)
 from artifacts.validation import plain, shown
 
 
@@ -86,7 +93,7 @@ class TextCodec:
 
 
 def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
-    path = directory / "chat_template.jinja"
+    path = directory / CHAT_TEMPLATE
     if path.is_file():
         try:
             return path.read_text(encoding="utf-8")

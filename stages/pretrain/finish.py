@@ -8,6 +8,7 @@ from typing import Any
 
 from artifacts.architecture import Architecture
 from artifacts.corpus import TokenCorpus
+from artifacts.tokenizer_files import CONFIG, OPTIONAL, SPECIAL, TOKENIZER
 from artifacts.weights import SINGLE
 from artifacts.writing import sync_tree, write_file_atomically
 from stages.pretrain.rolling import (
@@ -20,12 +21,7 @@ from stages.pretrain.rolling import (
     write_state,
 )
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
+TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL, *OPTIONAL)
 TRAINER_STATE = "trainer_state.json"
 RANKS = ".ranks"
 """The processes' logs of a parallel run, while it goes on."""

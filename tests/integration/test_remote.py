@@ -107,14 +107,22 @@ def test_two_machines_share_it_training_here_and_judging_there(url, tmp_path):
     }
 
 
-class Breaking:
-    """A file system whose `put_file` fails after so many files."""
+class Around:
+    """A file system that is another one, but for what a subclass does in `put_file`."""
 
-    def __init__(self, files, good):
-        self._files, self._left = files, good
+    def __init__(self, files):
+        self._files = files
 
     def __getattr__(self, name):
         return getattr(self._files, name)
+
+
+class Breaking(Around):
+    """A file system whose `put_file` fails after so many files."""
+
+    def __init__(self, files, good):
+        super().__init__(files)
+        self._left = good
 
     def put_file(self, source, target):
         if self._left == 0:
@@ -211,14 +219,12 @@ def test_what_stands_there_cut_is_sent_again(url, made, tmp_path, cut):
     assert problems_with_files(fetched, made.manifest) == []
 
 
-class Meeting:
+class Meeting(Around):
     """A file system that lets another machine work just before this one writes its manifest."""
 
     def __init__(self, files, meanwhile):
-        self._files, self._meanwhile = files, meanwhile
-
-    def __getattr__(self, name):
-        return getattr(self._files, name)
+        super().__init__(files)
+        self._meanwhile = meanwhile
 
     def put_file(self, source, target):
         self._files.put_file(source, target)
